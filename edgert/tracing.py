@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.util import find_spec
-from typing import Any, Protocol
+from typing import Any
 
 from edgert.errors import StageError
 
@@ -87,16 +87,6 @@ class _Here(threading.local):
 HERE = _Here()
 
 
-class Sampler(Protocol):
-    """Receiver of frames of sources, some of which it samples for export, and of errors. Any thread may call it."""
-
-    def sample(self, frame: Any, now_ns: int) -> object:
-        """Take a frame of a source, which may be sampled."""
-
-    def add_error(self, frame: Any, task: str, error: str, now_ns: int) -> object:
-        """Take an error of a task, on a frame, or on none (None)."""
-
-
 class Recorder:
     """The rings of all threads of one pipeline.
 
@@ -107,13 +97,13 @@ class Recorder:
     Attributes:
         rings: rings of all threads that have added an event.
         lost: number of events of threads without a ring, because there are too many threads.
-        sampler: receiver of frames and errors; None: there is none.
+        sampler: :class:`edgert.timeline.telemetry.Sampler`, which gets frames of sources and errors; None without one.
     """
 
     def __init__(self, now_ns: Callable[[], int], marks: _NvtxMarks | None = None) -> None:
         self.now_ns, self.marks, self.lost = now_ns, marks, 0
         self.rings: list[Ring] = []
-        self.sampler: Sampler | None = None
+        self.sampler: Any = None
         self._own = _Here()
         self._unread = Ring(now_ns)  # shared by threads beyond the limit; nobody reads it
 

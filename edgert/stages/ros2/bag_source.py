@@ -24,7 +24,7 @@ from edgert.runtime.frame import Frame
 from edgert.runtime.stage import SourceStats
 from edgert.stages.context import Context
 from edgert.stages.ros2.ros_images import KINDS_OF_ROLE, CameraTopics, Incoming, Role
-from edgert.stages.ros2.ros_source import Topics, options_of, topics_of
+from edgert.stages.ros2.ros_source import options_of, topics_of
 from edgert.stages.source.files import matched
 from edgert.stages.source.live import FinalError
 from edgert.stages.source.timeline import DEFAULT_PERIOD_NS, Image, MediaClock, Timeline
@@ -239,11 +239,11 @@ class BagSource:
 
     live = False
 
-    def __init__(self, name: str, bag: Bag, topics: Topics, config: SourceStage, context: Context) -> None:
+    def __init__(self, name: str, bag: Bag, topics: Mapping[Role, str], config: SourceStage, context: Context) -> None:
         self._bag, self._topics, self._where, self._context = bag, topics, f"stages.{name}", context
-        for role, topic in topics.roles().items():
+        for role, topic in topics.items():
             self._check_type(role, topic)
-        has_depth, title = bool(topics.depth), f"topic {topics.image}"
+        has_depth, title = "depth" in topics, f"topic {topics['image']}"
         self._camera = CameraTopics(title, self._where, has_depth, context.counter, context.clock, None)
         media, paced = MediaClock(False, DEFAULT_PERIOD_NS), bool(config.realtime)
         self._timeline = Timeline(name, config, context.clock, media, fps=config.fps, paced=paced)
@@ -270,7 +270,7 @@ class BagSource:
         """Do nothing, because :meth:`frames` closes the file."""
 
     def _images(self) -> Generator[Image, None, None]:
-        roles: dict[str, Role] = {topic: role for role, topic in self._topics.roles().items()}
+        roles: dict[str, Role] = {topic: role for role, topic in self._topics.items()}
         count, last_ns, first_ns = 0, 0, 0
         try:
             with closing(self._bag.messages(list(roles))) as messages:
@@ -289,7 +289,7 @@ class BagSource:
             raise StageError(error.what, why=why, where=self._where, fix=error.fix) from error
         if not count:
             why = f"{self._camera.skipped} messages are damaged" if self._camera.skipped else "the topic has no message"
-            raise StageError(f"{self._topics.image} of {self._bag.path} gave no image", why=why, where=self._where)
+            raise StageError(f"{self._topics['image']} of {self._bag.path} gave no image", why=why, where=self._where)
 
     def _check_type(self, role: Role, topic: str) -> None:
         kind = self._bag.topics.get(topic)

@@ -49,12 +49,19 @@ class Ros2(section.SinkStage):
 
     def make(self, name: str, context: Context) -> Stage:
         """Return the sink. Raises DeviceError if rclpy or Zenoh is missing."""
-        from edgert.stages.ros2.ros_sink import Output, RosSink
+        from edgert.stages.ros2.ros_sink import RosSink
         from edgert.stages.ros2.ros_source import SENT, link_to
 
-        namespace, is_reliable = partial(topic_of, self.namespace, context.pipeline), self.reliability == "reliable"
         link = link_to(self.zenoh or "ros2:", context.pipeline, self.use_sim_time, f"stages.{name}", SENT)
-        return RosSink(name, Output(namespace, self.image, self.frame_id, is_reliable), link, context)
+        return RosSink(
+            name,
+            link,
+            context,
+            namespace=partial(topic_of, self.namespace, context.pipeline),
+            image=self.image,
+            frame_id=self.frame_id,
+            reliable=self.reliability == "reliable",
+        )
 
 
 def topic_of(pattern: str, pipeline: str, stream: str) -> str:

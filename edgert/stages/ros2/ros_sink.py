@@ -23,23 +23,6 @@ _DIAGNOSTICS_S = 1.0
 _JOIN_S = 2.0
 
 
-@dataclass(frozen=True, slots=True)
-class Output:
-    """Settings of a sink's topics.
-
-    Attributes:
-        namespace: function that returns the namespace of a stream's topics.
-        image: form of published images; None publishes none.
-        frame_id: coordinate frame in every header; empty for the camera's.
-        reliable: whether lost detections are sent again.
-    """
-
-    namespace: Callable[[str], str]
-    image: Literal["raw", "jpeg"] | None
-    frame_id: str
-    reliable: bool
-
-
 @dataclass(slots=True)
 class _Stream:
     """Publishers of one stream, by topic, each created with its first message."""
@@ -54,13 +37,27 @@ class RosSink:
 
     Args:
         name: name of the stage.
-        output: settings of the topics.
         link: function that opens the connection.
         context: context of the stage.
+        namespace: function that returns the namespace of a stream's topics.
+        image: form of published images; None publishes none.
+        frame_id: coordinate frame in every header; empty for the camera's.
+        reliable: whether lost detections are sent again.
     """
 
-    def __init__(self, name: str, output: Output, link: Callable[[], Link], context: Context) -> None:
-        self._name, self._output, self._link_of, self._context = name, output, link, context
+    def __init__(
+        self,
+        name: str,
+        link: Callable[[], Link],
+        context: Context,
+        *,
+        namespace: Callable[[str], str],
+        image: Literal["raw", "jpeg"] | None,
+        frame_id: str,
+        reliable: bool,
+    ) -> None:
+        self._name, self._link_of, self._context = name, link, context
+        self._namespace, self._image, self._frame_id, self._reliable = namespace, image, frame_id, reliable
         self._streams: dict[str, _Stream] = {}
         self._link: Link | None = None
         self._ends = ExitStack()
@@ -81,9 +78,9 @@ class RosSink:
         frame = result.frame
         stream = self._streams.get(frame.stream)
         if stream is None:
-            stream = self._streams[frame.stream] = _Stream(self._output.namespace(frame.stream))
+            stream = self._streams[frame.stream] = _Stream(self._namespace(frame.stream))
         fields = self._header(result)
-        reliable = Quality(self._output.reliable, depth=10)
+        reliable = Quality(self._reliable, depth=10)
         if (found := result.latest(Detections)) is not None:
             self._publish_class_names(stream, found.labels, fields)
             self._send(stream, "detections", definitions.DETECTIONS, reliable, ros_records.detections(found, fields))
@@ -91,7 +88,7 @@ class RosSink:
             self._publish_class_names(stream, best.labels, fields)
             classes = ros_records.classification(best, fields)
             self._send(stream, "classification", definitions.CLASSIFICATION, reliable, classes)
-        if self._output.image is not None:
+        if self._image is not None:
             self._send_image(stream, result, fields)
 
     def close(self) -> None:
@@ -111,7 +108,7 @@ class RosSink:
             time_ns = frame.sender_ns
         else:
             time_ns = self._link.now_ns() - (self._context.clock.now_ns() - frame.timestamp_ns)
-        return header(time_ns, self._output.frame_id or own or frame.stream)
+        return header(time_ns, self._frame_id or own or frame.stream)
 
     def _publish_class_names(self, stream: _Stream, labels: tuple[str, ...], fields: Mapping[str, Any]) -> None:
         """Publish the names of the classes once, latched for later subscribers."""
@@ -122,7 +119,7 @@ class RosSink:
 
     def _send_image(self, stream: _Stream, result: Result, fields: Mapping[str, Any]) -> None:
         quality, counter = Quality(False), self._context.counter
-        if self._output.image == "raw":
+        if self._image == "raw":
             pieces = image_message(result.frame if result.image is None else result.image, fields, counter)
             counter.copied(sum(map(len, pieces)))  # joined for the network
             self._publisher(stream, "image", definitions.IMAGE, quality).publish(pieces)

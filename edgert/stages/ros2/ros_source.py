@@ -9,7 +9,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Literal
 from urllib.parse import urlsplit
@@ -51,20 +51,6 @@ class TopicOptions(Section):
     use_sim_time: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Topics:
-    """Topics of one camera; empty for a missing one."""
-
-    image: str
-    depth: str = ""
-    info: str = ""
-
-    def roles(self) -> Mapping[Role, str]:
-        """Return the topic of each role that has one."""
-        found: dict[Role, str] = {"image": self.image, "depth": self.depth, "info": self.info}
-        return {role: topic for role, topic in found.items() if topic}
-
-
 def options_of(config: SourceStage, where: str) -> TopicOptions:
     """Return the options of a camera's topics. Raises ConfigError."""
     try:
@@ -76,14 +62,16 @@ def options_of(config: SourceStage, where: str) -> TopicOptions:
         raise ConfigError(f"{key}: {first['msg']}", where=f"{where}.options", fix=fix) from error
 
 
-def topics_of(image: str, options: TopicOptions, where: str) -> Topics:
-    """Return the topics of a camera. Raises ConfigError for a name that ROS 2 does not allow."""
+def topics_of(image: str, options: TopicOptions, where: str) -> Mapping[Role, str]:
+    """Return the topic of each role that has one. Raises ConfigError for a name that ROS 2 does not allow."""
     if not _TOPIC.fullmatch(image):
         why = "names have letters, digits and _ between slashes, and no part begins with a digit"
         fix = "write it as ros2 topic list shows it: source: ros2:///camera/image_raw"
         raise ConfigError(f"{image or 'nothing'!r} is not a topic", why=why, where=f"{where}.source", fix=fix)
+    if not options.depth:
+        return {"image": image}
     info = options.info or image.rpartition("/")[0] + "/camera_info"
-    return Topics(image, options.depth, info if options.depth else "")
+    return {"image": image, "depth": options.depth, "info": info}
 
 
 def ros_source(name: str, config: SourceStage, context: Context) -> RosSource:
@@ -144,7 +132,13 @@ class RosSource(LiveSource):
     """Source of frames from a camera's topics; a slow pipeline gets the newest frame."""
 
     def __init__(
-        self, name: str, topics: Topics, options: TopicOptions, config: SourceStage, context: Context, link: LinkOf
+        self,
+        name: str,
+        topics: Mapping[Role, str],
+        options: TopicOptions,
+        config: SourceStage,
+        context: Context,
+        link: LinkOf,
     ) -> None:
         self._topics, self._options, self._config, self._context = topics, options, config, context
         self._where, self._link_of, self._closing = f"stages.{name}", link, threading.Event()
@@ -152,7 +146,7 @@ class RosSource(LiveSource):
         self._camera: CameraTopics | None = None
         live = True if config.realtime is None else config.realtime
         timeline = Timeline(name, config, context.clock, MediaClock(True), fps=config.fps, paced=False)
-        about = name, f"topic {topics.image}", self._subscribe, timeline, context.clock
+        about = name, f"topic {topics['image']}", self._subscribe, timeline, context.clock
         super().__init__(*about, live=live, reconnect=config.reconnect, start=config.start)
 
     @property
@@ -178,14 +172,14 @@ class RosSource(LiveSource):
     def _subscribe(self, _: CudaDevice | None) -> _TopicDevice:
         assert self._link is not None
         kinds = self._discover_types(self._link)
-        title, context = f"topic {self._topics.image}", self._context
-        goes_back, has_depth = self._config.reconnect, bool(self._topics.depth)
+        title, context = f"topic {self._topics['image']}", self._context
+        goes_back, has_depth = self._config.reconnect, "depth" in self._topics
         about = title, self._where, has_depth, context.counter, context.clock
         self._camera = CameraTopics(*about, self._link.now_ns, goes_back)
         quality = Quality(self._options.reliability == "reliable")
         device = _TopicDevice(self._camera, self._closing, context, self._config.timeout, self._where)
         try:
-            for role, topic in self._topics.roles().items():
+            for role, topic in self._topics.items():
                 device.listen(self._link, role, topic, kinds[role], quality)
         except BaseException:
             device.close()
@@ -199,13 +193,13 @@ class RosSource(LiveSource):
             DeviceError: the images were not published in time.
             MismatchError: a topic has another type.
         """
-        wanted, clock = self._topics.roles(), self._context.clock
+        wanted, clock = self._topics, self._context.clock
         until_ns = clock.now_ns() + round(_DISCOVERY_S * 1e9)
-        while self._topics.image not in (found := link.topics()):
+        while self._topics["image"] not in (found := link.topics()):
             if clock.now_ns() > until_ns or clock.wait(self._closing, _TICK_S):
-                why = _why_missing(self._topics.image, found)
+                why = _why_missing(self._topics["image"], found)
                 fix = "start its publisher, or compare with ros2 topic list"
-                raise DeviceError(f"no topic {self._topics.image}", why=why, where=self._where, fix=fix)
+                raise DeviceError(f"no topic {self._topics['image']}", why=why, where=self._where, fix=fix)
         kinds = dict[Role, str]()
         for role, topic in wanted.items():
             known, published = KINDS_OF_ROLE[role], found.get(topic, KINDS_OF_ROLE[role])

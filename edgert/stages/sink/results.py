@@ -88,7 +88,7 @@ class JsonLines:
         self._files.close()
 
 
-class JsonlSink:
+class JsonlSink(JsonLines):
     """Sink that writes results as :class:`JsonLines`.
 
     Args:
@@ -98,15 +98,9 @@ class JsonlSink:
     effort: ClassVar[str] = "little"
 
     def __init__(self, name: str, path: Path, rules: Rules = REPLACED, clock: Clock = REAL) -> None:
-        self._lines, self._clock = JsonLines(path, rules, f"stages.{name}"), clock
-
-    def open(self) -> None:
-        """Create the file, unless there is one per stream. Raises StageError when it cannot be written."""
-        self._lines.open()
+        super().__init__(path, rules, f"stages.{name}")
+        self._clock = clock
 
     def process(self, result: Result) -> None:
         """Write one line. Raises StageError where the disk is full, or a record has no JSON form."""
-        self._lines.write(json_form.plain_result(result, self._clock), result.frame.stream)
-
-    def close(self) -> None:
-        self._lines.close()
+        self.write(json_form.plain_result(result, self._clock), result.frame.stream)

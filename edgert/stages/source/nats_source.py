@@ -19,7 +19,6 @@ from edgert.memory import Counter, Receipt, lend
 from edgert.runtime.frame import U8, Delivery, Frame
 from edgert.runtime.stage import SourceStats
 from edgert.stages.sink.send.nats import PORT, NatsConnection, reason
-from edgert.stages.sink.send.section import TlsSection
 from edgert.stages.sink.send.server import TIMEOUT_S, Server, Tls
 from edgert.stages.source.live import POLL_S, Connection, redact
 from edgert.stages.source.nats_group import Group, ReceivedMessage
@@ -219,7 +218,7 @@ def nats_source(name: str, config: SourceStage, counter: Counter, clock: Clock) 
     try:
         parts = urlsplit(config.source)
         host, _ = parts.hostname, parts.port
-        certificates = Tls(**TlsSection.model_validate(tls).model_dump()) if tls is not None else Tls()
+        certificates = Tls.model_validate(tls or {})
     except ValueError as error:
         raise ConfigError("source: nats cannot be used", why=str(error), where=where, fix=f"like {example}") from error
     subject = parts.path.lstrip("/") or DEFAULT_SUBJECT

@@ -11,7 +11,6 @@ import os
 from collections import deque
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, cast
 
@@ -28,16 +27,6 @@ _SPARE_LINES = 64
 _LONGEST_INDEX_BYTES = 1 << 30
 
 
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """Limits of a dataset: images, bytes on the disk, age in seconds, and bytes left free on the disk."""
-
-    count: int
-    size_bytes: int
-    age_s: float
-    free_bytes: int
-
-
 class DatasetFolder:
     """A dataset to which one thread adds images.
 
@@ -47,10 +36,13 @@ class DatasetFolder:
         path: path of the folder.
         format: ``yolo``: data.yaml, images and labels; ``coco``: images, and annotations/instances_collected.json.
         where: the sink's stage, for messages.
+        count, size, age: maximum number of images, bytes on the disk, and age in seconds.
+        free: bytes that stay free on the disk.
     """
 
-    def __init__(self, path: Path, format: Format, limits: Limits, where: str) -> None:
-        self.path, self._format, self._limits, self._where = path, format, limits, where
+    def __init__(self, path: Path, format: Format, where: str, *, count: int, size: int, age: float, free: int) -> None:
+        self.path, self._format, self._where = path, format, where
+        self._most, self._most_bytes, self._age_s, self._free_bytes = count, size, age, free
         self._images, self._labels, self._parts = path / "images", path / "labels", path / ".parts"
         self._index, self._annotations = path / "collected.jsonl", path / "annotations" / "instances_collected.json"
         self._lock = -1
@@ -138,11 +130,10 @@ class DatasetFolder:
     def remove_excess(self, now_s: float, has_new: bool = False) -> None:
         """Remove the oldest images beyond the limits, at a time in seconds of the epoch. Raises OSError."""
         gone = []
-        limits = self._limits
         while self._samples and (
-            len(self._samples) > limits.count
-            or self._size_bytes > limits.size_bytes
-            or CLOCK_WAS_SET < self._samples[0]["time_s"] < now_s - limits.age_s
+            len(self._samples) > self._most
+            or self._size_bytes > self._most_bytes
+            or CLOCK_WAS_SET < self._samples[0]["time_s"] < now_s - self._age_s
         ):
             old = self._samples.popleft()
             self._names.discard(old["image"])
@@ -168,12 +159,12 @@ class DatasetFolder:
 
     def _check_room(self, more_bytes: int) -> None:
         """Raise OSError for an image that does not fit."""
-        limits, disk = self._limits, os.statvfs(self.path)
-        free_bytes, left = disk.f_bavail * disk.f_frsize - more_bytes, format_bytes(limits.free_bytes)
-        if free_bytes < limits.free_bytes:
+        disk = os.statvfs(self.path)
+        free_bytes, left = disk.f_bavail * disk.f_frsize - more_bytes, format_bytes(self._free_bytes)
+        if free_bytes < self._free_bytes:
             why = f"{format_bytes(max(free_bytes, 0))} are free, and keep: free leaves {left}"
             raise OSError(errno.ENOSPC, why, str(self.path))
-        if more_bytes > limits.size_bytes:
+        if more_bytes > self._most_bytes:
             why = f"an image takes {format_bytes(more_bytes)}, more than keep: size"
             raise OSError(errno.EFBIG, why, str(self.path))
 

@@ -91,9 +91,8 @@ class Collect(section.SinkStage):
         """Return the sink."""
         from edgert.stages.sink.collect.chooser import Chooser
         from edgert.stages.sink.collect.collect_sink import CollectSink
-        from edgert.stages.sink.collect.dataset_folder import DatasetFolder, Limits
+        from edgert.stages.sink.collect.dataset_folder import DatasetFolder
 
         chooser = Chooser(self.score, self.differ, self.rules, round(1e9 * self.gap))
-        bounds = Limits(self.keep.count, self.keep.size, self.keep.age, self.keep.free)
-        folder = DatasetFolder(self.path, self.format, bounds, f"stages.{name}")
+        folder = DatasetFolder(self.path, self.format, f"stages.{name}", **self.keep.model_dump())
         return CollectSink(name, chooser, folder, context, self.every)

@@ -1,7 +1,7 @@
 """Pure decisions about clips: when they begin and end, and which packets they begin with. Times are positions."""
 
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 
@@ -107,49 +107,38 @@ class Clip:
         return min(max(self.until_ns, known_ns) if self.lasting else self.until_ns, self.limit_ns)
 
 
-@dataclass(frozen=True, slots=True)
-class ClipRules:
-    """Rules for starting and ending clips.
-
-    Attributes:
-        before_ns: time to record before an event begins.
-        after_ns: time to record after it ends.
-        longest_ns: maximum length of a clip.
-        rules: rules whose events get a clip; all where empty.
-    """
-
-    before_ns: int
-    after_ns: int
-    longest_ns: int
-    rules: tuple[str, ...] = ()
-
-
 class Clips:
     """The clips of one stream. Overlapping events share a clip; a longer event than the longest clip is cut off.
+
+    Args:
+        before, after: seconds to record before an event begins, and after it ends.
+        longest: maximum length of a clip in seconds.
+        rules: rules whose events get a clip; all where empty.
 
     Attributes:
         clip: the clip that is being recorded; None between two clips.
     """
 
-    def __init__(self, rules: ClipRules) -> None:
+    def __init__(self, before: float, after: float, longest: float, rules: Sequence[str] = ()) -> None:
+        self.before_ns, self._after_ns, self._longest_ns = (round(1e9 * one) for one in (before, after, longest))
         self._rules = rules
         self.clip: Clip | None = None
 
     def take(self, event: Event, at_ns: int) -> None:
         """Begin or extend the clip by an event of the frame at a position."""
-        rules, clip = self._rules, self.clip
-        if event.phase == "begin" and (not rules.rules or event.rule in rules.rules):
+        clip = self.clip
+        if event.phase == "begin" and (not self._rules or event.rule in self._rules):
             began_ns = at_ns - round(event.seconds * 1e9)
             if clip is None:
-                first_ns = max(began_ns, at_ns - LATE_NS) - rules.before_ns
-                clip = self.clip = Clip(first_ns, first_ns + rules.longest_ns)
+                first_ns = max(began_ns, at_ns - LATE_NS) - self.before_ns
+                clip = self.clip = Clip(first_ns, first_ns + self._longest_ns)
             clip.events.append(event)
-            clip.until_ns = max(clip.until_ns, at_ns + rules.after_ns)
+            clip.until_ns = max(clip.until_ns, at_ns + self._after_ns)
             if not event.way:  # crossing a line takes no time
                 clip.lasting[event.id] = began_ns
         elif event.phase == "end" and clip is not None and event.id in clip.lasting:
             ended_ns = clip.lasting.pop(event.id) + round(event.seconds * 1e9)
-            clip.until_ns = max(clip.until_ns, ended_ns + rules.after_ns)
+            clip.until_ns = max(clip.until_ns, ended_ns + self._after_ns)
 
     def end_over(self, newest_ns: int, known_ns: int) -> bool:
         """End the clip if it is complete; return whether it was.

@@ -11,7 +11,7 @@ from edgert.errors import EdgertError
 from edgert.stages.sink.encoders import set_color
 from edgert.stages.sink.muxed_file import MuxedFile
 from edgert.stages.sink.output_file import DISK, Files
-from edgert.stages.sink.record.clips import LATE_NS, ClipRules, Clips, History
+from edgert.stages.sink.record.clips import LATE_NS, Clips, History
 from edgert.stages.sink.results import JsonLines
 from edgert.stages.sink.retention import Rules, fixed_folder
 from edgert.stages.source.packets import Format, Inbox, Sample
@@ -84,20 +84,19 @@ _NEVER = -(1 << 62)
 _INDEX = Rules(keeps=True, endless=True, rotate_bytes=16 << 20, keep_bytes=64 << 20)
 
 
-class Index:
+class Index(JsonLines):
     """The index of finished files, one JSON line each: ``STAGE.jsonl`` in the deepest folder without a field."""
 
     def __init__(self, name: str, pattern: Path) -> None:
         self.folder = fixed_folder(pattern)
-        self._lines = JsonLines(self.folder / f"{name}.jsonl", _INDEX, f"stages.{name}")
-        self.open, self.write, self.close = self._lines.open, self._lines.write, self._lines.close
+        super().__init__(self.folder / f"{name}.jsonl", _INDEX, f"stages.{name}")
 
 
 class Track:
     """The packets of one stream on their way into files. For use in one thread.
 
     Args:
-        clips: rules of clips; None: everything is recorded.
+        clips: clips to record; None: everything is recorded.
         memory_bytes: maximum size of the packets that a clip may begin with.
         waits: whether no packet may be lost.
         is_annotated: whether the packets are encoded drawn images, for the index.
@@ -112,7 +111,7 @@ class Track:
         clock: Clock,
         where: str,
         *,
-        clips: ClipRules | None,
+        clips: Clips | None,
         memory_bytes: int,
         waits: bool,
         is_annotated: bool,
@@ -122,7 +121,7 @@ class Track:
         self._waits, self._is_annotated, self._memory_bytes = waits, is_annotated, memory_bytes
         self._file: PacketFile | None = None
         self._begin_ns = self._gop_bytes = self._lost = 0
-        self._clips = None if clips is None else Clips(clips)
+        self._clips = clips
         self._history = History((clips.before_ns if clips else 0) + LATE_NS, memory_bytes)
         self._events: Sequence[Event] = ()
 
@@ -228,10 +227,7 @@ class Track:
         return line
 
 
-Step = Callable[[], None]
-
-
-def run_all(steps: Sequence[Step]) -> None:
+def run_all(steps: Sequence[Callable[[], None]]) -> None:
     """Run every step, even after an error; raise the first EdgertError at the end."""
     failure: EdgertError | None = None
     for step in steps:

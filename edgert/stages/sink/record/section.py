@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from pydantic import Field, model_validator
@@ -19,7 +20,6 @@ from edgert.stages.zones.section import check_rules
 if TYPE_CHECKING:
     from edgert.runtime.stage import Stage
     from edgert.stages.context import Context
-    from edgert.stages.sink.record.clips import ClipRules
 
 _ROTATE = kinds.Rotate.model_validate({"every": "10m"})
 _FIX = "annotated: only encodes what results show; or use sink: video"
@@ -32,13 +32,6 @@ class ClipsSection(Section):
     after: Seconds = Field(default=5.0, ge=0)
     longest: Seconds = Field(default=300.0, ge=1)
     rules: Names = ()
-
-    def clip_rules(self) -> ClipRules:
-        """Return the rules in nanoseconds."""
-        from edgert.stages.sink.record.clips import ClipRules
-
-        before, after, longest = (round(1e9 * one) for one in (self.before, self.after, self.longest))
-        return ClipRules(before, after, longest, self.rules)
 
 
 _CLIPS = kinds.mapping(
@@ -136,19 +129,19 @@ class Record(kinds.FileSink):
     def make(self, name: str, context: Context) -> Stage:
         """Return the sink. Raises ConfigError for a source without packets."""
         from edgert.stages.sink.record.annotated import AnnotatedVideo
-        from edgert.stages.sink.record.sink import RecordSink, Settings
+        from edgert.stages.sink.record.clips import Clips
+        from edgert.stages.sink.record.sink import RecordSink
 
         taps = {one: tap for one, source in context.sources.items() if (tap := getattr(source, "tap", None))}
         taps = {} if self.annotated == "only" else taps
         for stream in context.sources:
             if stream not in taps and not self.annotated:
                 raise no_packets(name, stream, f"stages.{name}")
-        clips = None if self.clips is None else self.clips.clip_rules()
         own = self if self.clips is not None or self.rotate is not None else self.model_copy(update={"rotate": _ROTATE})
-        settings = Settings(self.path, own.rules(context), clips, self.memory)
         annotated = AnnotatedVideo(f"stages.{name}", self.quality, self.codec, self.encode) if self.annotated else None
-        waits = not any(source.live for source in context.sources.values())
-        return RecordSink(name, settings, taps, context.clock, annotated, waits)
+        clips = None if self.clips is None else partial(Clips, **self.clips.model_dump())
+        about = name, self.path, own.rules(context), taps, annotated, context
+        return RecordSink(*about, memory_bytes=self.memory, clips=clips)
 
 
 def no_packets(name: str, stream: str, where: str) -> ConfigError:

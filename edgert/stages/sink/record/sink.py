@@ -1,17 +1,17 @@
 """Sink that records packets, in a thread of its own, so that slow models and dropped frames leave no gap."""
 
 import queue
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 
-from edgert.clock import Clock
 from edgert.runtime.records import Result
 from edgert.runtime.worker import StepThread
+from edgert.stages.context import Context
 from edgert.stages.sink.output_file import Files
 from edgert.stages.sink.record.annotated import AnnotatedVideo
-from edgert.stages.sink.record.clips import ClipRules
-from edgert.stages.sink.record.recorder import Index, Step, Track, run_all
+from edgert.stages.sink.record.clips import Clips
+from edgert.stages.sink.record.recorder import Index, Track, run_all
 from edgert.stages.sink.retention import Rules
 from edgert.stages.source.packets import Inbox, Tap
 from edgert.stages.zones.rules import Event, Events
@@ -19,48 +19,38 @@ from edgert.stages.zones.rules import Event, Events
 _PERIOD_S = 0.25  # with fragments of half a second, a power cut costs less than a second
 
 
-@dataclass(frozen=True, slots=True)
-class Settings:
-    """Settings of a recording.
-
-    Attributes:
-        path: pattern of the files' paths.
-        clips: rules of clips; None: everything is recorded.
-        memory_bytes: maximum size of each stream's packets that wait for the disk, and of those that a clip may begin
-            with.
-    """
-
-    path: Path
-    rules: Rules
-    clips: ClipRules | None
-    memory_bytes: int
-
-
 class RecordSink:
     """Sink that records the packets of sources, or the drawn images of results, or both.
 
     Args:
+        path: pattern of the files' paths.
         taps: taps of the sources whose packets are recorded, by name.
         annotated: encoder of drawn images; None: they are not recorded.
-        waits: whether no image may be lost; else those are for which the disk is too slow.
+        memory_bytes: maximum size of each stream's packets that wait for the disk, and of those that a clip may begin
+            with.
+        clips: function that returns the clips of a stream; None: everything is recorded.
     """
 
     def __init__(
         self,
         name: str,
-        settings: Settings,
+        path: Path,
+        rules: Rules,
         taps: Mapping[str, Tap],
-        clock: Clock,
         annotated: AnnotatedVideo | None,
-        waits: bool,
+        context: Context,
+        *,
+        memory_bytes: int,
+        clips: Callable[[], Clips] | None,
     ) -> None:
-        self._name, self._where, self._settings, self._clock = name, f"stages.{name}", settings, clock
-        self._taps, self._annotated, self._waits = taps, annotated, waits
+        self._name, self._where, self._path, self._clock = name, f"stages.{name}", path, context.clock
+        self._memory_bytes, self._clips = memory_bytes, clips
+        self._waits = not any(source.live for source in context.sources.values())  # no image may be lost
+        self._taps, self._annotated = taps, annotated
         self._writing = StepThread(_PERIOD_S)
         self._events: queue.SimpleQueue[tuple[Event, str, int, int]] = queue.SimpleQueue()
         self._passed: dict[str, tuple[int, int]] = {}
-        path = settings.path
-        rules = settings.rules if settings.clips is None else replace(settings.rules, endless=False)  # clips end
+        rules = rules if clips is None else replace(rules, endless=False)  # clips end
         self._files = Files(path, rules, self._where)
         self._annotated_files = Files(path.with_name(f"{path.stem}-annotated{path.suffix}"), rules, self._where)
         self._inboxes = self._listen()  # at once, because a source may begin before this stage is opened
@@ -75,7 +65,7 @@ class RecordSink:
         if self._annotated is not None:
             self._annotated_files.check()
             self._annotated.open()
-        self._index = Index(self._name, self._settings.path)
+        self._index = Index(self._name, self._path)
         self._index.open()
         self._tracks = {name: self._track(name, inbox) for name, inbox in self._inboxes.items()}
         self._annotated_tracks: dict[str, Track] = {}
@@ -91,7 +81,7 @@ class RecordSink:
         if self._annotated is not None:
             for sample in self._annotated.encode(result):
                 self._annotated_inbox(frame.stream).put(sample)
-        if self._settings.clips is None:
+        if self._clips is None:
             return
         found = result.latest(Events)
         for event in found.events if found is not None else ():
@@ -113,7 +103,7 @@ class RecordSink:
         self._writing.check()
 
     def _listen(self) -> dict[str, Inbox]:
-        return {name: tap.listen(self._settings.memory_bytes, self._writing.wake) for name, tap in self._taps.items()}
+        return {name: tap.listen(self._memory_bytes, self._writing.wake) for name, tap in self._taps.items()}
 
     def _track(self, stream: str, inbox: Inbox, is_annotated: bool = False) -> Track:
         return Track(
@@ -123,15 +113,15 @@ class RecordSink:
             self._index,
             self._clock,
             self._where,
-            clips=self._settings.clips,
-            memory_bytes=self._settings.memory_bytes,
+            clips=None if self._clips is None else self._clips(),
+            memory_bytes=self._memory_bytes,
             waits=self._waits if is_annotated else self._taps[stream].waits,
             is_annotated=is_annotated,
         )
 
     def _annotated_inbox(self, stream: str) -> Inbox:
         if stream not in self._annotated_tracks:
-            inbox = Inbox(self._settings.memory_bytes, self._waits, self._writing.wake)
+            inbox = Inbox(self._memory_bytes, self._waits, self._writing.wake)
             self._annotated_tracks = {**self._annotated_tracks, stream: self._track(stream, inbox, True)}
         return self._annotated_tracks[stream].inbox
 
@@ -151,8 +141,7 @@ class RecordSink:
             self._taps[name].leave(inbox)
         for track in self._annotated_tracks.values():
             track.inbox.close()
-        steps: list[Step] = [track.finish for track, _ in self._all_tracks()]
-        run_all([*steps, self._index.close, self._files.close])
+        run_all([*(track.finish for track, _ in self._all_tracks()), self._index.close, self._files.close])
 
     def _all_tracks(self) -> list[tuple[Track, Tap | None]]:
         """Return the tracks of sources, each with its tap, and those of drawn images."""

@@ -2,8 +2,8 @@
 
 import base64
 import hashlib
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterator
+from dataclasses import replace
 from typing import Any, Literal, cast
 
 import cv2
@@ -91,49 +91,45 @@ VERSION = 1
 Send = Literal["results", "events", "changes", "crops"]
 
 
-@dataclass(frozen=True, slots=True)
-class Choice:
-    """Choice of the messages to send.
-
-    Attributes:
-        send: every result, every event, only results with other objects than before, or images of all objects.
-        only: stages whose records are sent; all where empty.
-        every_ns: least time between two results of a stream.
-        attach: image in each message: the frame, or the object of an event; None: no image.
-    """
-
-    send: Send = "results"
-    only: tuple[str, ...] = ()
-    every_ns: int = 0
-    attach: Attach | None = None
-
-
 class Writer:
     """Converter of results into messages.
 
     Args:
-        choice: choice of the messages.
         pipeline: name of the pipeline, for every message.
         name: name of the stage, for ids.
+        send: every result, every event, only results with other objects than before, or images of all objects.
+        only: stages whose records are sent; all where empty.
+        every_s: least time between two results of a stream.
+        attach: image in each message: the frame, or the object of an event; None: no image.
     """
 
-    def __init__(self, choice: Choice, pipeline: str, clock: Clock, name: str = "") -> None:
-        self._choice, self._clock = choice, clock
+    def __init__(
+        self,
+        pipeline: str,
+        clock: Clock,
+        name: str = "",
+        *,
+        send: Send = "results",
+        only: Collection[str] = (),
+        every_s: float = 0.0,
+        attach: Attach | None = None,
+    ) -> None:
+        self._clock, self._send, self._only, self._every_ns = clock, send, only, round(1e9 * every_s)
         self._own = hashlib.blake2b(f"{pipeline}/{name}".encode(), digest_size=4).hexdigest().encode()
         self._result, self._event, self._crops = (  # the beginnings of messages
             json_form.encoded({"schema": VERSION, "kind": kind, "pipeline": pipeline})[:-1] + b","
             for kind in ("result", "event", "crops")
         )
         self._snapshots: Snapshots | None = None
-        if choice.attach is not None or choice.send == "crops":
-            self._snapshots = Snapshots(choice.attach)
+        if attach is not None or send == "crops":
+            self._snapshots = Snapshots(attach)
         self._sent_ns: dict[str, int] = {}
         self._objects: dict[str, frozenset[tuple[int, int]]] = {}
 
     def messages(self, result: Result) -> Iterator[tuple[str, str, str, bytes]]:
         """Yield kind, stream, rule and JSON object of every message."""
         stream = result.frame.stream
-        if self._choice.send == "events":
+        if self._send == "events":
             found = result.latest(Events)
             for event in found.events if found is not None else ():
                 about = json_form.plain_result(without_outputs(result, result.outputs.keys()), self._clock)
@@ -142,7 +138,7 @@ class Writer:
                 if self._snapshots is not None and event.phase != "end":
                     about["image"] = self._snapshots.snapshot(result, event.box)
                 yield "event", stream, event.rule, self._event + _traced(result.frame, about)
-        elif self._choice.send == "crops":
+        elif self._send == "crops":
             objects = self._with_chosen_records(result).detections
             if len(objects) and self._is_wanted(result, stream):
                 assert self._snapshots is not None
@@ -173,14 +169,13 @@ class Writer:
         return b'{"id":"%s-%d-%s",' % (frame.delivery.trace.encode(), frame.index, self._own) + body[1:]
 
     def _with_chosen_records(self, result: Result) -> Result:
-        only = self._choice.only
-        return without_outputs(result, result.outputs.keys() - set(only)) if only else result
+        return without_outputs(result, result.outputs.keys() - set(self._only)) if self._only else result
 
     def _is_wanted(self, result: Result, stream: str) -> bool:
         now_ns = result.frame.timestamp_ns
-        if stream in self._sent_ns and now_ns - self._sent_ns[stream] < self._choice.every_ns:
+        if stream in self._sent_ns and now_ns - self._sent_ns[stream] < self._every_ns:
             return False
-        if self._choice.send == "changes":
+        if self._send == "changes":
             objects = _objects(result.detections)
             if objects == self._objects.get(stream):
                 return False

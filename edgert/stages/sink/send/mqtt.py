@@ -9,7 +9,6 @@ import uuid
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -37,40 +36,38 @@ _PRESENT, _PRESENT_LOCK = Counter[tuple[str, str]](), threading.Lock()
 """Number of this process's connected sinks, by broker and status topic. The last one publishes offline."""
 
 
-@dataclass(frozen=True, slots=True)
-class Topics:
-    """Topic names of messages.
+class MqttPublisher(Publisher):
+    """Publisher to a broker. With ``qos: 0`` nothing is acknowledged.
 
-    Attributes:
-        pattern: topic of messages, with ``{pipeline}``, ``{stream}``, ``{kind}`` and ``{rule}``.
+    It stays connected during a run, so that its status is right. When another client publishes offline there, such as
+    the last will of a broken connection, it publishes online again.
+
+    Args:
+        topic: topic of messages, with ``{pipeline}``, ``{stream}``, ``{kind}`` and ``{rule}``.
         status: topic of ``online`` or ``offline``, retained, and set by the last will when this process dies.
         sensors: sensors to announce to Home Assistant at the start; None: Home Assistant is not used.
         announced: file of past announcements, by which those of removed rules are withdrawn; None: they stay.
     """
 
-    pattern: str
-    status: str
-    sensors: Sequence[Sensor] | None = None
-    announced: Path | None = None
-
-
-class MqttPublisher(Publisher):
-    """Publisher to a broker. ``qos`` and ``retain`` hold for every message; with ``qos: 0`` nothing is acknowledged.
-
-    It stays connected during a run, so that its status is right. When another client publishes offline there, such as
-    the last will of a broken connection, it publishes online again.
-    """
-
-    def __init__(self, server: Server, topics: Topics, pipeline: str, qos: int, retain: bool) -> None:
-        self._server, self._topics, self._pipeline, self._qos, self._retain = server, topics, pipeline, qos, retain
+    def __init__(
+        self,
+        server: Server,
+        pipeline: str,
+        topic: str,
+        status: str,
+        qos: int,
+        retain: bool,
+        sensors: Sequence[Sensor] | None,
+        announced: Path | None,
+    ) -> None:
+        self._server, self._topic, self._qos, self._retain = server, topic, qos, retain
+        self._pipeline, self._announced = pipeline, announced
         self._port = server.port(TLS_PORT if server.scheme == "mqtts" else PORT)
         self.name = server.name(self._port)
         self.stable_s, self.stays = _STABLE_S if qos else 0.0, True
-        self._status = fill_topic(topics.status, pipeline, "", "status", "")
+        self._status = fill_topic(status, pipeline, "", "status", "")
         self._own = self.name, self._status
-        known, self._sensors = topics.sensors, None
-        if known is not None:
-            self._sensors = Sensors(pipeline, self._status, self._events_topic, known)
+        self._sensors = None if sensors is None else Sensors(pipeline, self._status, self._events_topic, sensors)
         self._client: Any = None
         self._is_present, self._is_first, self._knows_of_twin = False, True, False
         self._refusals = 0  # connections that ended after a subscription
@@ -116,7 +113,7 @@ class MqttPublisher(Publisher):
             self._is_born.clear()
             sent += self._publish(self._sensors.announce())
         for message in messages:
-            topic = fill_topic(self._topics.pattern, self._pipeline, message.stream, message.kind, message.rule)
+            topic = fill_topic(self._topic, self._pipeline, message.stream, message.kind, message.rule)
             sent.append(self._client.publish(topic, message.body, self._qos, self._retain))
             if self._sensors is not None:
                 sent += self._publish(self._sensors.update(message))
@@ -189,7 +186,7 @@ class MqttPublisher(Publisher):
             log.warning("%s: %s %s%s", self.name, self._status, what, _TWIN)
 
     def _events_topic(self, stream: str, rule: str) -> str:
-        return fill_topic(self._topics.pattern, self._pipeline, stream, "event", rule)
+        return fill_topic(self._topic, self._pipeline, stream, "event", rule)
 
     def _publish(self, some: Iterable[Publication]) -> list[Any]:
         return [self._client.publish(one.topic, one.payload or None, qos=1, retain=one.retain) for one in some]
@@ -211,7 +208,7 @@ class MqttPublisher(Publisher):
 
     def _withdrawals(self) -> list[Publication]:
         """Return the withdrawals of sensors that the last run announced and the pipeline file no longer has."""
-        known, gone = self._topics.announced, list[Publication]()
+        known, gone = self._announced, list[Publication]()
         if known is not None and self._sensors is not None and self._is_first:
             with suppress(OSError, ValueError, TypeError, RecursionError):
                 for topic in json.loads(known.read_bytes()):
@@ -222,9 +219,9 @@ class MqttPublisher(Publisher):
 
     def _save_announced(self) -> None:
         """Save the announced topics for the next run."""
-        if self._topics.announced is not None and self._sensors is not None:
+        if self._announced is not None and self._sensors is not None:
             with suppress(ArtifactError):  # on a full disk; they are then not withdrawn
-                replace_bytes(self._topics.announced, json.dumps(self._sensors.own_topics).encode())
+                replace_bytes(self._announced, json.dumps(self._sensors.own_topics).encode())
 
 
 def _bounded(client: Any) -> Any:

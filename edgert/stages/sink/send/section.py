@@ -16,7 +16,7 @@ from pydantic import AfterValidator, Field, WithJsonSchema, model_validator
 
 from edgert import installation
 from edgert.config import stages as section
-from edgert.config.fields import FilePath, Names, OutputPath, PositiveBytes, Seconds, Section
+from edgert.config.fields import Names, OutputPath, PositiveBytes, Seconds
 from edgert.config.flow import Where, upstream
 from edgert.errors import ConfigError, nearest
 from edgert.stages.kinds import about
@@ -45,24 +45,6 @@ def _topic(pattern: str) -> str:
 Topic = Annotated[str, AfterValidator(_topic)]
 
 
-class TlsSection(Section):
-    """Section of certificates."""
-
-    ca: FilePath | None = None
-    cert: FilePath | None = None
-    key: FilePath | None = None
-    verify: bool = True
-
-    @model_validator(mode="after")
-    def _is_whole(self) -> TlsSection:
-        if (self.cert is None) != (self.key is None):
-            raise ValueError("cert: and key: must be given together")
-        for path in (self.ca, self.cert, self.key):
-            if path is not None and not path.is_file():
-                raise ValueError(f"there is no file {path}")
-        return self
-
-
 _FILE: dict[str, object] = {"type": "string"}
 _TLS = WithJsonSchema(
     {
@@ -89,7 +71,7 @@ class Sends(section.SinkStage):
     server: str = Field(min_length=1, repr=False, description="address of the server")
     user: str = Field(default="", description="user name")
     password: str = Field(default="", repr=False, description="${VAR} from the environment; never printed")
-    tls: Annotated[TlsSection | None, _TLS] = Field(
+    tls: Annotated[Tls | None, _TLS] = Field(
         default=None,
         description="`{ca: FILE, cert: FILE, key: FILE}`: authority of the server, own certificate and key; verify: "
         "false skips the check",
@@ -156,8 +138,7 @@ class Sends(section.SinkStage):
 
     def connection(self) -> Server:
         """Return address, credentials and certificates of the server."""
-        tls = Tls(**self.tls.model_dump()) if self.tls is not None else Tls()
-        return Server(self.server, self.user, self.password, tls)
+        return Server(self.server, self.user, self.password, self.tls or Tls())
 
     @abstractmethod
     def publisher(self, context: Context, spool: Path | None) -> Publisher:
@@ -165,7 +146,7 @@ class Sends(section.SinkStage):
 
     def make(self, name: str, context: Context) -> Stage:
         """Return the sink. Raises ConfigError where the protocol's package is not installed."""
-        from edgert.stages.sink.send.messages import Choice, Writer
+        from edgert.stages.sink.send.messages import Writer
         from edgert.stages.sink.send.sink import SendSink
         from edgert.stages.sink.send.spool import Spool
 
@@ -173,11 +154,11 @@ class Sends(section.SinkStage):
         if module and find_spec(module) is None:
             what = f"sink {self.sink!r} needs the package {module.partition('.')[0]}"
             raise ConfigError(what, where=f"stages.{name}", fix=installation.command(extra), code="E107")
-        choice = Choice(self.send, self.only, round(1e9 * self.every), self.attach)
+        chosen = self.model_dump(include={"send", "only", "attach"})
         path = self.spool or spool_path(context.pipeline, name, context.directory)
         return SendSink(
             name,
-            Writer(choice, context.pipeline, context.clock, name),
+            Writer(context.pipeline, context.clock, name, every_s=self.every, **chosen),
             lambda: Spool(path, self.limit, self.age, f"stages.{name}"),
             self.publisher(context, path),
             hands_over=not context.is_waited_for,
@@ -223,12 +204,12 @@ class Mqtt(Sends):
         return self
 
     def publisher(self, context: Context, spool: Path | None) -> Publisher:
-        from edgert.stages.sink.send.mqtt import MqttPublisher, Topics
+        from edgert.stages.sink.send.mqtt import MqttPublisher
 
         sensors = _sensors(context.before) if self.home_assistant else None
         announced = spool / "announced.json" if spool is not None and self.home_assistant else None
-        topics = Topics(self.topic, self.status, sensors, announced)
-        return MqttPublisher(self.connection(), topics, context.pipeline, self.qos, self.retain)
+        about = self.topic, self.status, self.qos, self.retain, sensors, announced
+        return MqttPublisher(self.connection(), context.pipeline, *about)
 
 
 def _sensors(before: Mapping[str, section.StageConfig]) -> list[Sensor]:

@@ -1,38 +1,33 @@
 """The server that a sink sends to: address, credentials, certificates."""
 
+from __future__ import annotations
+
 import re
 import socket
 import ssl
-import threading
 from concurrent.futures import Future, TimeoutError as NotInTime
 from dataclasses import dataclass, field
-from pathlib import Path
+from functools import partial
 from typing import Any
 from urllib.parse import urlsplit
 
+from pydantic import model_validator
+
 from edgert import limits
+from edgert.config.fields import FilePath, Section
 from edgert.errors import cause
+from edgert.runtime.worker import OneJobWorker
 
 TIMEOUT_S = 10.0
 """Maximum seconds for a server's answer."""
 PACKET_BYTES = limits.PACKET_BYTES
 """Maximum size of a packet from a broker; acknowledgements are small."""
 
-_LOOKUPS, _LOOKUPS_LOCK = dict[str, "Future[list[Any]]"](), threading.Lock()
-"""Addresses that are being looked up, each in a thread of its own."""
+_LOOKUPS = dict[str, "Future[list[Any]]"]()
+"""The newest look-up of each address. One that hangs is waited for again, so that there are not many."""
 
 
-def _look_up(address: str, host: str, port: int, answer: Future[list[Any]]) -> None:
-    try:
-        answer.set_result(socket.getaddrinfo(host, port, type=socket.SOCK_STREAM))
-    except Exception as error:  # noqa: BLE001 - look_up() raises it
-        answer.set_exception(error)
-    with _LOOKUPS_LOCK:
-        del _LOOKUPS[address]
-
-
-@dataclass(frozen=True, slots=True)
-class Tls:
+class Tls(Section):
     """Certificates.
 
     Attributes:
@@ -42,10 +37,19 @@ class Tls:
         verify: whether the server's certificate is checked.
     """
 
-    ca: Path | None = None
-    cert: Path | None = None
-    key: Path | None = None
+    ca: FilePath | None = None
+    cert: FilePath | None = None
+    key: FilePath | None = None
     verify: bool = True
+
+    @model_validator(mode="after")
+    def _check_files(self) -> Tls:
+        if (self.cert is None) != (self.key is None):
+            raise ValueError("cert: and key: must be given together")
+        for path in (self.ca, self.cert, self.key):
+            if path is not None and not path.is_file():
+                raise ValueError(f"there is no file {path}")
+        return self
 
     def context(self) -> ssl.SSLContext:
         """Return the TLS context. Raises OSError for missing files, or files without certificates."""
@@ -68,7 +72,7 @@ class Server:
     url: str
     user: str = field(default="", repr=False)
     password: str = field(default="", repr=False)
-    tls: Tls = Tls()
+    tls: Tls = field(default_factory=Tls)
 
     @property
     def host(self) -> str:
@@ -86,12 +90,10 @@ class Server:
             OSError: the name is unknown, or no name server answers in time.
         """
         address = f"{self.host}:{port}"
-        with _LOOKUPS_LOCK:
-            answer = _LOOKUPS.get(address)
-            if answer is None:
-                answer = _LOOKUPS[address] = Future()
-                work = threading.Thread(target=_look_up, args=(address, self.host, port, answer), daemon=True)
-                work.start()
+        answer = _LOOKUPS.get(address)
+        if answer is None or answer.done():
+            work = partial(socket.getaddrinfo, self.host, port, type=socket.SOCK_STREAM)
+            answer = _LOOKUPS[address] = OneJobWorker("edgert:look-up").submit(work)
         try:
             return answer.result(TIMEOUT_S)
         except NotInTime:

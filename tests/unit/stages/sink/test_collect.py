@@ -26,13 +26,14 @@ from edgert.runtime.records import Detections, Keypoints, Result, Segmentation
 from edgert.stages.context import Context
 from edgert.stages.sink.collect.chooser import Chooser, disagree
 from edgert.stages.sink.collect.collect_sink import CollectSink
-from edgert.stages.sink.collect.dataset_folder import DatasetFolder, Limits
+from edgert.stages.sink.collect.dataset_folder import DatasetFolder
 from edgert.stages.zones.rules import Event, Events
 from tests.helpers.frames import LABELS, frame_of
 from tests.helpers.virtual_clock import VirtualClock
 
 S = 10**9
 DETECT = DetectTask(detect="yolov8")
+LIMITS: Any = {"count": 1, "size": 1 << 30, "age": 1e6, "free": 1}
 
 
 def found(*rows: tuple[float, ...], labels: tuple[str, ...] = LABELS) -> Detections:
@@ -236,7 +237,7 @@ def test_lines_filled_with_noise_are_left_out(tmp_path: Path, key: str) -> None:
     noise += [[{"label": 0, "score": 1, "box": [0, 0, int("9" * 400), 1]}]]
     lines = [json.dumps({**second, key: one}) for one in noise]
     index.write_text("\n".join([json.dumps(about), "[" * 100_000, json.dumps(first), *lines]) + "\n")
-    folder = DatasetFolder(tmp_path / "set", "yolo", Limits(1, 1 << 30, 1e6, 1), "stages.x")
+    folder = DatasetFolder(tmp_path / "set", "yolo", "stages.x", **LIMITS)
     folder.open()
     assert len(folder) >= 1 and folder.has(first["image"])
     folder.remove_excess(2e9)
@@ -251,7 +252,7 @@ def test_a_run_that_ends_between_two_steps(
 ) -> None:
     """The next run finds a dataset, and goes on with it."""
     collect(sink_of(tmp_path, format=layout), result(0), result(1))
-    folder = DatasetFolder(tmp_path, layout, Limits(2, 1 << 30, 1e6, 1), "stages.x")
+    folder = DatasetFolder(tmp_path, layout, "stages.x", **LIMITS | {"count": 2})
     folder.open()
     left, steps = [step], [Path.replace, Path.unlink]
 

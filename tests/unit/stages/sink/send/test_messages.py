@@ -12,7 +12,7 @@ import pytest
 
 from edgert.clock import REAL
 from edgert.runtime import Result
-from edgert.stages.sink.send.messages import Choice, Snapshots, Writer, schema
+from edgert.stages.sink.send.messages import Snapshots, Writer, schema
 from edgert.stages.zones.areas import Area, ZonesStage
 from edgert.stages.zones.rules import EventsStage, Rule
 from edgert.testing import sample
@@ -29,7 +29,7 @@ def sent(writer: Writer, *results: Result) -> list[dict[str, Any]]:
 
 
 def writer(**choice: Any) -> Writer:
-    return Writer(Choice(**choice), "pole", REAL)
+    return Writer("pole", REAL, **choice)
 
 
 def test_every_result() -> None:
@@ -45,7 +45,7 @@ def test_only_some_records() -> None:
 
 
 def test_at_most_so_often_for_each_stream() -> None:
-    one, scene, other = writer(every_ns=10**12), Scene("a"), Scene("b")
+    one, scene, other = writer(every_s=1000), Scene("a"), Scene("b")
     assert len(sent(one, scene.at({}), scene.at({}), other.at({}))) == 2
 
 

@@ -4,6 +4,7 @@ import json
 import threading
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,7 +13,7 @@ from edgert.config import SinkStage, SourceStage
 from edgert.errors import StageError
 from edgert.memory import Counter
 from edgert.stages.context import Context, make_stage
-from edgert.stages.sink.send.messages import Choice, Writer
+from edgert.stages.sink.send.messages import Writer
 from edgert.stages.sink.send.server import Server as Address
 from edgert.stages.sink.send.sink import SendSink
 from edgert.stages.sink.send.spool import Message, Spool
@@ -40,8 +41,8 @@ class Server:
     def close(self) -> None: ...
 
 
-def sink(folder: Path, choice: Choice = Choice(), hands_over: bool = True) -> tuple[SendSink, Server]:  # noqa: B008 - frozen
-    server, writer = Server(), Writer(choice, "yard", REAL)
+def sink(folder: Path, hands_over: bool = True, **chosen: Any) -> tuple[SendSink, Server]:
+    server, writer = Server(), Writer("yard", REAL, **chosen)
     spool = lambda: Spool(folder / "a.db", 1 << 30, 1e6, "stages.out")  # noqa: E731
     return SendSink("out", writer, spool, server, hands_over), server
 
@@ -122,7 +123,7 @@ def test_only_where_all_sources_wait_does_whoever_calls_write(tmp_path: Path) ->
 
 
 def test_images_are_made_while_there_is_a_frame(tmp_path: Path) -> None:
-    one, server = sink(tmp_path, Choice(attach="frame"))
+    one, server = sink(tmp_path, attach="frame")
     one.open()
     one.process(sample())
     assert one.effort == "much"
