@@ -14,7 +14,6 @@ from edgert.bundle.bundle import open_bundle
 from edgert.bundle.manifest import NAME
 from edgert.errors import ArtifactError
 from tests.faults.fuzz import seeds
-from tests.faults.fuzz.campaign import Campaign
 from tests.faults.fuzz.formats import FORMATS, case, command, packed, stop_server
 from tests.faults.fuzz.sitting import CORPUS, fuzz
 
@@ -116,21 +115,3 @@ def test_a_bundle_without_a_model_that_its_pipeline_names(folder: Path, bundle: 
     ):
         with pytest.raises(ArtifactError, match="the bundle has no model 'm'"):
             command().main(verb.split(), "edgert")
-
-
-@pytest.mark.slow  # three processes
-def test_a_campaign_goes_on_where_it_was_ended(tmp_path: Path) -> None:
-    shown: list[str] = []
-    goals = {"state": 12, "labels": 5}
-    first = Campaign(tmp_path / "state.json", 0, {**goals, "labels": 0})
-    assert not first.counts["state"].cases
-    assert first.run(3600.0, 1, tmp_path, lambda name, _: shown.append(name))
-    again = Campaign(tmp_path / "state.json", 0, {**goals, "state": 20})
-    assert (again.counts["state"].cases, again.counts["labels"].cases) == (12, 0)
-    assert again.run(3600.0, 1, tmp_path, lambda name, _: shown.append(name))
-    assert (again.counts["state"].cases, again.counts["labels"].cases, shown) == (20, 5, [])
-    again.counts["state"].failed = {"somewhere": [3]}
-    again.run(3600.0, 1, tmp_path, lambda name, _: shown.append(name))
-    counts = Campaign(tmp_path / "state.json", 0, goals).counts
-    assert (counts["state"].failures, counts["state"].cases, shown) == (0, 20, []), "what failed was tried again"
-    assert not Campaign(tmp_path / "state.json", 1, goals).counts["state"].cases, "another seed begins anew"

@@ -95,11 +95,9 @@ class Worker:
         return words
 
 
-def fuzz(
-    name: str, seed: int, seconds: float, last: int | None = None, files: Sequence[Path] = (), first: int = 0
-) -> Result:
-    """Runs cases of a format from number ``first`` on for a time, or those before ``last``; or a corpus."""
-    result, until = Result(), time.monotonic() + seconds
+def fuzz(name: str, seed: int, seconds: float, last: int | None = None, files: Sequence[Path] = ()) -> Result:
+    """Runs cases of a format for a time, or those before number ``last``; or a corpus."""
+    result, until, first = Result(), time.monotonic() + seconds, 0
     count = len(files) if files else last
     while time.monotonic() < until and (count is None or first < count):
         end = min(first + _CASES_PER_PROCESS, count) if count is not None else first + _CASES_PER_PROCESS
