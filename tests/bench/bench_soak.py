@@ -37,7 +37,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from tests.helpers.command import ROOT, environment
+from tests.helpers.command import ROOT, environment, free_port
 
 SAMPLE_S, SCRAPE_S, WARM_S, HOUR_S = 10.0, 5.0, 600.0, 3600.0
 BAR_HOURS, GROWTH_BYTES, RATIO = 4.0, 1_000_000, 1.1
@@ -276,8 +276,7 @@ def scrape(port: int, over: threading.Event) -> None:
 def soak(asked: argparse.Namespace, folder: Path) -> list[Sample]:
     """Runs the pipeline in ``folder`` for so many hours, or until Ctrl-C. Raises RuntimeError: it ended by itself, or
     badly."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    port = free_port()
     places = {"assets": ROOT / "pipelines" / "assets", "pipelines": ROOT / "pipelines"}
     (folder / "soak.yaml").write_text(PIPELINE.format(port=port, fps=asked.fps, size=asked.size, **places))
     (folder / "waits.py").write_text(WAITS)

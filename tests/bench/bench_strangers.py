@@ -38,7 +38,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 from edgert.benchmark.measure import Figure
 from tests.helpers.brokers import certificate
 from tests.helpers.clips import h264_units
-from tests.helpers.command import environment
+from tests.helpers.command import environment, free_port
 from tests.helpers.rtsp_server import RtspProgram, save
 
 MORE_MIB, LEFT_MIB, WAIT_S, FPS, DESCRIPTORS = 50, 15, 1.0, 15, 1024
@@ -151,11 +151,6 @@ class Watched:
     def look(self) -> None:
         while not self.over.wait(0.05):
             self.most_mib, self.most_files = max(self.most_mib, self.mib()), max(self.most_files, self.files())
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        return int(free.getsockname()[1])
 
 
 def limited() -> None:

@@ -28,7 +28,7 @@ from edgert.stages.source.rtsp import Stream
 from edgert.stages.source.timeline import MediaClock, Timeline
 from tests.bench.bench_reconnect import RATE, measure
 from tests.helpers.clips import h264_units, write_clip
-from tests.helpers.command import ROOT
+from tests.helpers.command import ROOT, free_port
 from tests.helpers.rtsp_server import RtspProgram, RtspServer, save
 from tests.helpers.virtual_clock import VirtualClock
 from tests.helpers.waiting import wait_until
@@ -100,8 +100,7 @@ def test_the_others_run_while_one_is_absent_and_the_page_says_which(
 ) -> None:
     there, absent = programs
     there.start()
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    port = free_port()
     stages = {
         "there": camera(there.url),
         "absent": camera(absent.url),

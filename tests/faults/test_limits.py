@@ -5,7 +5,6 @@ import json
 import os
 import resource
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -17,7 +16,7 @@ from typing import Any
 import pytest
 
 from tests.helpers.clips import h264_units
-from tests.helpers.command import environment
+from tests.helpers.command import environment, free_port
 from tests.helpers.rtsp_server import RtspProgram, save
 from tests.helpers.waiting import wait_until
 
@@ -37,8 +36,7 @@ class Running:
     def __init__(self, folder: Path, ready: Callable[[], None]) -> None:
         file = save(h264_units(30, size=(256, 64)), folder / "units")
         self.cameras = [RtspProgram(file, 15), RtspProgram(file, 15)]
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            self.port = free.getsockname()[1]
+        self.port = free_port()
         one, two = (camera.url for camera in self.cameras)
         (folder / "p.yaml").write_text(PIPELINE.format(one=one, two=two, port=self.port))
         for camera in self.cameras:

@@ -18,15 +18,10 @@ from typing import Any
 
 import pytest
 
+from tests.helpers.command import free_port
 from tests.helpers.waiting import wait_until
 
 PATIENCE_S = 60.0
-
-
-def free_port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return int(one.getsockname()[1])
 
 
 def wait_for(port: int) -> None:

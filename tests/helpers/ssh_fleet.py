@@ -22,8 +22,7 @@ from typing import Any
 from urllib.error import HTTPError
 from urllib.request import urlopen
 
-from tests.helpers.command import ROOT
-from tests.helpers.sshd import free_port
+from tests.helpers.command import ROOT, free_port
 
 _EDGERT = """\
 #!{python}

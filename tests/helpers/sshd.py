@@ -6,7 +6,6 @@ import getpass
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -15,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from tests.helpers import brokers
 from tests.helpers.board_program import Compiler
-from tests.helpers.command import ROOT
+from tests.helpers.command import ROOT, free_port
 
 if TYPE_CHECKING:
     import pytest
@@ -166,9 +165,3 @@ def board(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Board:
     made.knows_host()
     made.up()
     return made
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

@@ -6,6 +6,7 @@ import threading
 import time
 import weakref
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -106,12 +107,10 @@ def test_pushing_from_several_threads(tmp_path: Path) -> None:
     image = np.zeros((240, 320, 3), np.uint8)
     with edgert.Pipeline(write(tmp_path, "{source: api, queue: 4}")) as pipeline:
         results = pipeline.results("find", timeout=20)
-        pushers = [threading.Thread(target=lambda: [pipeline.submit(image) for _ in range(10)]) for _ in range(3)]
-        for pusher in pushers:
-            pusher.start()
-        assert [next(results).frame.index for _ in range(30)] == list(range(30))
-        for pusher in pushers:
-            pusher.join()
+        with ThreadPoolExecutor(3) as pool:
+            for _ in range(3):
+                pool.submit(lambda: [pipeline.submit(image) for _ in range(10)])
+            assert [next(results).frame.index for _ in range(30)] == list(range(30))
 
 
 def test_callbacks_get_every_result(tmp_path: Path) -> None:
@@ -179,13 +178,8 @@ def test_one_model_alone(tmp_path: Path) -> None:
             engine(array.astype(np.float64))
         with pytest.raises(edgert.EdgertError, match="is missing"):
             engine()
-        others: list[np.ndarray] = []
-        callers = [threading.Thread(target=lambda: others.append(engine(array))) for _ in range(3)]
-        for caller in callers:
-            caller.start()
-        for caller in callers:
-            caller.join()
-    assert all(np.array_equal(first, other) for other in others)
+        with ThreadPoolExecutor(3) as pool:
+            assert all(np.array_equal(first, other) for other in pool.map(engine, [array] * 3))
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 import json
 import threading
 import weakref
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -324,22 +325,16 @@ def test_a_stage_must_not_call_its_own_pipeline(tmp_path: Path, images: list[Any
 
 
 def test_calls_of_several_threads_wait_for_each_other(tmp_path: Path, images: list[Any]) -> None:
-    inside, most, found = [0], [0], list[int]()
+    inside, most = [0], [0]
 
     def note(result: edgert.Result) -> None:
         inside[0] += 1
         most[0] = max(most[0], inside[0])
         inside[0] -= 1
 
-    with edgert.Pipeline(write(tmp_path), callbacks={"find": note, "track": note}) as pipeline:
-        calls = [
-            threading.Thread(target=lambda: found.extend(pipeline(image).frame.index for image in images[:5]))
-            for _ in range(4)
-        ]
-        for call in calls:
-            call.start()
-        for call in calls:
-            call.join()
+    callbacks = {"find": note, "track": note}
+    with edgert.Pipeline(write(tmp_path), callbacks=callbacks) as pipeline, ThreadPoolExecutor(4) as pool:
+        found = [result.frame.index for result in pool.map(pipeline, images[:5] * 4)]
     assert sorted(found) == list(range(20)) and most[0] == 1
 
 

@@ -20,9 +20,9 @@ from edgert.steps import Stopped
 from tests.helpers import signing
 from tests.helpers.board_program import ENGINE
 from tests.helpers.bundles import MEMBERS
-from tests.helpers.command import edgert
+from tests.helpers.command import edgert, free_port
 from tests.helpers.small_pipeline import TEXT, small_pipeline
-from tests.helpers.sshd import Board, board, free_port
+from tests.helpers.sshd import Board, board
 from tests.helpers.workstation import RemoteBuild, bundle_for_any
 
 LAST = "kernel2"

@@ -3,6 +3,7 @@
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -287,11 +288,9 @@ def test_stopping_twice_and_from_several_threads() -> None:
     source = Numbers(count=None)
     runner = Runner(chain(source, Does()))
     runner.start()
-    threads = [threading.Thread(target=runner.stop) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(LIMIT_S)
+    with ThreadPoolExecutor(4) as pool:
+        for _ in range(4):
+            pool.submit(runner.stop)
     assert _ended(runner) and source.is_full()
 
 

@@ -8,7 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.helpers.command import environment
+from tests.helpers.command import environment, free_port
 
 TEXT = """
 name: p
@@ -42,8 +42,7 @@ def ask(port: int, path: str) -> tuple[int, str]:
 
 def test_it_is_ready_when_the_last_stage_is_open_and_lives_until_it_stops(tmp_path: Path) -> None:
     (tmp_path / "own.py").write_text(CODE)
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    port = free_port()
     (tmp_path / "p.yaml").write_text(TEXT.replace("PORT", str(port)))
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as systemd:
         systemd.bind(str(tmp_path / "notify"))

@@ -1,7 +1,7 @@
 """A model that is called with images: what is inferred of it, what it takes and returns, and wrong input."""
 
 import logging
-import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -50,12 +50,8 @@ def test_images_of_several_sizes_and_threads(images: list[Any]) -> None:
         assert all(
             (found.boxes[:, 2] <= 90).all() for found in one([np.zeros((50, 90, 3), np.uint8), images[0][:50, :90]])
         )
-        found = list[int]()
-        users = [threading.Thread(target=lambda: found.append(len(one(images[0])))) for _ in range(3)]
-        for user in users:
-            user.start()
-        for user in users:
-            user.join()
+        with ThreadPoolExecutor(3) as pool:
+            found = list(map(len, pool.map(one, images[:1] * 3)))
         assert found == [len(one(images[0]))] * 3
     with edgert.Model(PARTS, score=0.99) as strict:
         assert len(strict(images[0])) <= found[0]

@@ -3,7 +3,6 @@
 import json
 import os
 import signal
-import socket
 import subprocess
 from collections.abc import Iterator
 from contextlib import suppress
@@ -17,7 +16,7 @@ from edgert.assemble import Environment
 from edgert.control.client import RunningPipeline, running_pipelines
 from edgert.errors import DeviceError
 from edgert.pipeline import pipeline_in
-from tests.helpers.command import edgert as run, start
+from tests.helpers.command import edgert as run, free_port, start
 from tests.helpers.waiting import wait_until
 
 TEXT = """\
@@ -99,9 +98,7 @@ def test_two_pipelines_of_one_process_are_two_until_each_ends(tmp_path: Path) ->
 
 
 def test_a_live_page_anywhere_shows_the_same_figures(tmp_path: Path) -> None:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     page = TEXT.replace('sink: "null"', f"sink: http, port: {port}")
     url = f"http://127.0.0.1:{port}"
     with edgert.Pipeline(tmp_path / write(tmp_path, "page", page)) as pipeline:
