@@ -10,11 +10,11 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 
@@ -22,6 +22,7 @@ from tests.helpers.command import free_port
 from tests.helpers.waiting import wait_until
 
 PATIENCE_S = 60.0
+_T = TypeVar("_T")
 
 
 def wait_for(port: int) -> None:
@@ -146,32 +147,35 @@ def retained(port: int) -> dict[str, bytes]:
     return found
 
 
-def stream_of(port: int, subjects: str) -> None:
-    async def add() -> None:
+def jetstream(port: int, work: Callable[[Any], Awaitable[_T]]) -> _T:
+    """Give the JetStream of a NATS server to a coroutine function, and return what it returns."""
+
+    async def connected() -> _T:
         import nats as package
 
         client = await package.connect(f"nats://127.0.0.1:{port}")
-        await client.jetstream().add_stream(name="results", subjects=[subjects])
-        await client.close()
+        try:
+            return await work(client.jetstream())
+        finally:
+            await client.close()
 
-    asyncio.run(add())
+    return asyncio.run(connected())
+
+
+def stream_of(port: int, subjects: str) -> None:
+    jetstream(port, lambda stream: stream.add_stream(name="results", subjects=[subjects]))
 
 
 def stored(port: int) -> list[dict[str, Any]]:
-    async def fetch() -> list[dict[str, Any]]:
-        import nats as package
-
-        client = await package.connect(f"nats://127.0.0.1:{port}")
-        stream = client.jetstream()
+    async def fetch(stream: Any) -> list[dict[str, Any]]:
         count = (await stream.stream_info("results")).state.messages
         reader = await stream.pull_subscribe("", durable="reader", stream="results")
         bodies: list[dict[str, Any]] = []
         while len(bodies) < count:
             bodies += [json.loads(one.data) for one in await reader.fetch(min(500, count - len(bodies)), timeout=10)]
-        await client.close()
         return bodies
 
-    return asyncio.run(fetch())
+    return jetstream(port, fetch)
 
 
 class Receiver(ThreadingHTTPServer):

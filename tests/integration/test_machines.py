@@ -6,6 +6,7 @@ import logging
 import re
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -60,34 +61,37 @@ def see(sink: SendSink, frames: range, cameras: tuple[str, ...] = ("north",)) ->
             sink.process(Result(frame, {"find": detections(*BOXES, ids=(1, 2))}))
 
 
+def send(folder: Path, broker: brokers.Program, frames: range, cameras: tuple[str, ...] = ("north",)) -> None:
+    sink = camera(folder, broker.port)
+    see(sink, frames, cameras)
+    sink.close()
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Iterator[brokers.Program]:
+    with brokers.nats(tmp_path / "store") as one:
+        brokers.stream_of(one.port, "edgert.>")
+        yield one
+
+
 def publish(port: int, *messages: tuple[str, bytes, dict[str, str]]) -> None:
-    async def work() -> None:
-        import nats
-
-        one = await nats.connect(f"nats://127.0.0.1:{port}")
+    async def work(stream: Any) -> None:
         for subject, body, headers in messages:
-            await one.jetstream().publish(subject, body, headers=headers)
-        await one.close()
+            await stream.publish(subject, body, headers=headers)
 
-    asyncio.run(work())
+    brokers.jetstream(port, work)
 
 
 def headers_in(port: int, subject: str) -> list[tuple[dict[str, str], dict[str, Any]]]:
-    async def work() -> list[tuple[dict[str, str], dict[str, Any]]]:
-        import nats
-
-        one = await nats.connect(f"nats://127.0.0.1:{port}")
-        reader = await one.jetstream().subscribe(subject, ordered_consumer=True)
-        found = []
-        try:
+    async def work(stream: Any) -> list[tuple[dict[str, str], dict[str, Any]]]:
+        reader, found = await stream.subscribe(subject, ordered_consumer=True), []
+        with suppress(asyncio.TimeoutError):
             while True:
                 message = await reader.next_msg(timeout=0.5)
                 found.append((dict(message.headers or {}), json.loads(message.data)))
-        except nats.errors.TimeoutError:
-            await one.close()
         return found
 
-    return asyncio.run(work())
+    return brokers.jetstream(port, work)
 
 
 def pipeline(folder: Path, port: int, stages: str = "", limit: int | None = None, name: str = "read") -> Path:
@@ -110,22 +114,16 @@ def lines(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in whole.splitlines()]
 
 
-def acknowledged(port: int, camera: str = "north") -> tuple[int, int]:
+def acknowledged(port: int) -> tuple[int, int]:
     """Messages that the group has acknowledged, and that are in work."""
 
-    async def work() -> tuple[int, int]:
-        import nats
-
-        one = await nats.connect(f"nats://127.0.0.1:{port}")
-        for found in await one.jetstream().consumers_info("results"):
-            if f"-{camera}-" in found.name:
-                await one.close()
-                assert found.ack_floor is not None
+    async def work(stream: Any) -> tuple[int, int]:
+        for found in await stream.consumers_info("results"):
+            if "-north-" in found.name:
                 return found.ack_floor.consumer_seq, found.num_ack_pending or 0
-        await one.close()
         return 0, 0
 
-    return asyncio.run(work())
+    return brokers.jetstream(port, work)
 
 
 STARTED = list[Pipeline]()
@@ -146,47 +144,39 @@ def running(path: Path) -> Pipeline:
     return one
 
 
-def test_every_crop_is_a_frame_in_order_with_its_trace(tmp_path: Path) -> None:
-    with brokers.nats(tmp_path / "store") as broker:
-        brokers.stream_of(broker.port, "edgert.>")
-        sink = camera(tmp_path, broker.port)
-        see(sink, range(20), ("north", "south"))
-        sink.close()
-        results = sends_back(broker.port, tmp_path / "b.db")
-        log = f"  log: {{sink: jsonl, from: crops, path: {tmp_path}/read.jsonl}}\n"
-        Pipeline(pipeline(tmp_path, broker.port, results + log, limit=80)).run()
-        found = lines(tmp_path / "read.jsonl")
-        for name in ("north", "south"):
-            own = [one for one in found if one["stream"] == name]
-            assert [(one["object"]["frame"], one["object"]["row"]) for one in own] == [
-                (n, r) for n in range(20) for r in (0, 1)
-            ]
-            assert [one["frame"] for one in own] == [64 * n + row for n in range(20) for row in (0, 1)]
-            numbers = {"frame": 0, "row": 1, "class": 1, "score": 0.5, "id": 2}
-            assert own[1]["object"] == {**numbers, "label": "nut", "box": [80, 20, 150, 120]}
-            assert own[2]["media_s"] == 0.1
-        sent = headers_in(broker.port, "edgert.gate.north.crops")
-        back = headers_in(broker.port, "edgert.read.north.result")
-        traces = [head["traceparent"].split("-")[1] for head, _ in sent]
-        assert len(set(traces)) == 20 and [body["trace"] for _, body in sent] == traces
-        assert [body["trace"] for _, body in back] == [one for one in traces for _ in (0, 1)]
-        assert all(head["traceparent"].split("-")[1] == body["trace"] for head, body in back)
-        assert len({head["Nats-Msg-Id"] for head, _ in back}) == 40
-        assert all(head["Nats-Msg-Id"] == body["id"] for head, body in (*sent, *back))
-        assert acknowledged(broker.port) == (20, 0)
+def test_every_crop_is_a_frame_in_order_with_its_trace(tmp_path: Path, broker: brokers.Program) -> None:
+    send(tmp_path, broker, range(20), ("north", "south"))
+    results = sends_back(broker.port, tmp_path / "b.db")
+    log = f"  log: {{sink: jsonl, from: crops, path: {tmp_path}/read.jsonl}}\n"
+    Pipeline(pipeline(tmp_path, broker.port, results + log, limit=80)).run()
+    found = lines(tmp_path / "read.jsonl")
+    for name in ("north", "south"):
+        own = [one for one in found if one["stream"] == name]
+        assert [(one["object"]["frame"], one["object"]["row"]) for one in own] == [
+            (n, r) for n in range(20) for r in (0, 1)
+        ]
+        assert [one["frame"] for one in own] == [64 * n + row for n in range(20) for row in (0, 1)]
+        numbers = {"frame": 0, "row": 1, "class": 1, "score": 0.5, "id": 2}
+        assert own[1]["object"] == {**numbers, "label": "nut", "box": [80, 20, 150, 120]}
+        assert own[2]["media_s"] == 0.1
+    sent = headers_in(broker.port, "edgert.gate.north.crops")
+    back = headers_in(broker.port, "edgert.read.north.result")
+    traces = [head["traceparent"].split("-")[1] for head, _ in sent]
+    assert len(set(traces)) == 20 and [body["trace"] for _, body in sent] == traces
+    assert [body["trace"] for _, body in back] == [one for one in traces for _ in (0, 1)]
+    assert all(head["traceparent"].split("-")[1] == body["trace"] for head, body in back)
+    assert len({head["Nats-Msg-Id"] for head, _ in back}) == 40
+    assert all(head["Nats-Msg-Id"] == body["id"] for head, body in (*sent, *back))
+    assert acknowledged(broker.port) == (20, 0)
 
 
-def test_the_same_work_on_two_machines_has_one_id(tmp_path: Path) -> None:
-    with brokers.nats(tmp_path / "store") as broker:
-        brokers.stream_of(broker.port, "edgert.>")
-        sink = camera(tmp_path, broker.port)
-        see(sink, range(3))
-        sink.close()
-        for group in ("one", "two"):
-            path = pipeline(tmp_path, broker.port, sends_back(broker.port, tmp_path / f"{group}.db"), limit=6)
-            path.write_text(path.read_text().replace("readers", group))
-            Pipeline(path).run()
-        assert len(headers_in(broker.port, "edgert.read.north.result")) == 6  # JetStream dropped the doubles
+def test_the_same_work_on_two_machines_has_one_id(tmp_path: Path, broker: brokers.Program) -> None:
+    send(tmp_path, broker, range(3))
+    for group in ("one", "two"):
+        path = pipeline(tmp_path, broker.port, sends_back(broker.port, tmp_path / f"{group}.db"), limit=6)
+        path.write_text(path.read_text().replace("readers", group))
+        Pipeline(path).run()
+    assert len(headers_in(broker.port, "edgert.read.north.result")) == 6  # JetStream dropped the doubles
 
 
 GRAPHS = {
@@ -232,33 +222,30 @@ models:
 
 
 @pytest.mark.parametrize("graph", GRAPHS)
-def test_a_message_is_acknowledged_when_all_work_on_it_is_done(graph: str, tmp_path: Path) -> None:
+def test_a_message_is_acknowledged_when_all_work_on_it_is_done(
+    graph: str, tmp_path: Path, broker: brokers.Program
+) -> None:
     """Whatever a frame goes through: no message is left in work, and each is acknowledged once."""
     (tmp_path / "own.py").write_text(OWN)
     (tmp_path / "net.onnx").write_bytes(to_bytes(models.means(("n", 3, 8, 8))))
-    with brokers.nats(tmp_path / "store") as broker:
-        brokers.stream_of(broker.port, "edgert.>")
-        sink = camera(tmp_path, broker.port)
-        see(sink, range(12))
-        path = pipeline(tmp_path, broker.port, GRAPHS[graph].replace("IMAGES", str(tmp_path / "images")))
-        path.write_text((MODEL if "infer" in GRAPHS[graph] else "") + path.read_text())
-        one = running(path)
-        wait_until(lambda: acknowledged(broker.port) == (12, 0))
-        see(sink, range(12, 15))
-        wait_until(lambda: acknowledged(broker.port) == (15, 0))
-        one.stop()
-        sink.close()
+    sink = camera(tmp_path, broker.port)
+    see(sink, range(12))
+    path = pipeline(tmp_path, broker.port, GRAPHS[graph].replace("IMAGES", str(tmp_path / "images")))
+    path.write_text((MODEL if "infer" in GRAPHS[graph] else "") + path.read_text())
+    one = running(path)
+    wait_until(lambda: acknowledged(broker.port) == (12, 0))
+    see(sink, range(12, 15))
+    wait_until(lambda: acknowledged(broker.port) == (15, 0))
+    one.stop()
+    sink.close()
 
 
-def test_nothing_is_acknowledged_before_its_result_has_arrived(tmp_path: Path) -> None:
+def test_nothing_is_acknowledged_before_its_result_has_arrived(tmp_path: Path, broker: brokers.Program) -> None:
     """The receiver of the results is away: messages stay with the server."""
-    with brokers.nats(tmp_path / "store") as broker, brokers.nats(tmp_path / "other") as other:
-        brokers.stream_of(broker.port, "edgert.>")
+    with brokers.nats(tmp_path / "other") as other:
         brokers.stream_of(other.port, "edgert.>")
         other.kill()
-        sink = camera(tmp_path, broker.port)
-        see(sink, range(5))
-        sink.close()
+        send(tmp_path, broker, range(5))
         back = sends_back(other.port, tmp_path / "b.db")
         log = f"  log: {{sink: jsonl, from: crops, path: {tmp_path}/read.jsonl}}\n"
         one = running(pipeline(tmp_path, broker.port, back + log))
@@ -270,7 +257,7 @@ def test_nothing_is_acknowledged_before_its_result_has_arrived(tmp_path: Path) -
         assert len(headers_in(other.port, "edgert.read.north.result")) == 10
 
 
-def test_work_that_fails_the_run_is_done_again(tmp_path: Path) -> None:
+def test_work_that_fails_the_run_is_done_again(tmp_path: Path, broker: brokers.Program) -> None:
     (tmp_path / "failing.py").write_text(
         "from pathlib import Path\ndef fails_once(result):\n"
         "    if not Path('failed').exists() and result.frame.index == 65:\n"
@@ -278,110 +265,96 @@ def test_work_that_fails_the_run_is_done_again(tmp_path: Path) -> None:
             "'failed'", f"'{tmp_path}/failed'"
         )
     )
-    with brokers.nats(tmp_path / "store") as broker:
-        brokers.stream_of(broker.port, "edgert.>")
-        sink = camera(tmp_path, broker.port)
-        see(sink, range(3))
-        sink.close()
-        stages = "  try: {python: 'failing:fails_once', from: crops}\n"
-        stages += f"  log: {{sink: jsonl, from: try, path: {tmp_path}/read.jsonl, existing: keep}}\n"
-        path = pipeline(tmp_path, broker.port, stages)
-        with pytest.raises(EdgertError, match="no"):
-            Pipeline(path).run()
-        assert acknowledged(broker.port)[0] <= 1
-        one = running(path)
-        wait_until(lambda: {line["frame"] for line in lines(tmp_path / "read.jsonl")} == {0, 1, 64, 65, 128, 129})
-        one.stop()
+    send(tmp_path, broker, range(3))
+    stages = "  try: {python: 'failing:fails_once', from: crops}\n"
+    stages += f"  log: {{sink: jsonl, from: try, path: {tmp_path}/read.jsonl, existing: keep}}\n"
+    path = pipeline(tmp_path, broker.port, stages)
+    with pytest.raises(EdgertError, match="no"):
+        Pipeline(path).run()
+    assert acknowledged(broker.port)[0] <= 1
+    one = running(path)
+    wait_until(lambda: {line["frame"] for line in lines(tmp_path / "read.jsonl")} == {0, 1, 64, 65, 128, 129})
+    one.stop()
 
 
-def test_a_page_that_keeps_the_newest_frame_holds_nothing_up(tmp_path: Path) -> None:
-    with brokers.nats(tmp_path / "store") as broker:
-        brokers.stream_of(broker.port, "edgert.>")
-        sink = camera(tmp_path, broker.port)
-        see(sink, range(5))
-        sink.close()
-        one = running(pipeline(tmp_path, broker.port, "  page: {sink: http, from: crops, port: 0}\n"))
-        wait_until(lambda: acknowledged(broker.port) == (5, 0))
-        one.stop()
+def test_a_page_that_keeps_the_newest_frame_holds_nothing_up(tmp_path: Path, broker: brokers.Program) -> None:
+    send(tmp_path, broker, range(5))
+    one = running(pipeline(tmp_path, broker.port, "  page: {sink: http, from: crops, port: 0}\n"))
+    wait_until(lambda: acknowledged(broker.port) == (5, 0))
+    one.stop()
 
 
-def test_two_boards_share_the_cameras_and_one_that_leaves_hands_over(tmp_path: Path) -> None:
+def test_two_boards_share_the_cameras_and_one_that_leaves_hands_over(tmp_path: Path, broker: brokers.Program) -> None:
     cameras = tuple(f"cam{n}" for n in range(6))
-    with brokers.nats(tmp_path / "store") as broker:
-        brokers.stream_of(broker.port, "edgert.>")
-        sink = camera(tmp_path, broker.port)
-        see(sink, range(1), cameras)
-        first, second = (running(pipeline(tmp_path, broker.port, name=name)) for name in ("a", "b"))
-        number = iter(range(1, 10_000))
+    sink = camera(tmp_path, broker.port)
+    see(sink, range(1), cameras)
+    first, second = (running(pipeline(tmp_path, broker.port, name=name)) for name in ("a", "b"))
+    number = iter(range(1, 10_000))
 
-        def seen(name: str) -> set[str]:
-            return {one["stream"] for one in lines(tmp_path / f"{name}.jsonl")[-12:]}
+    def seen(name: str) -> set[str]:
+        return {one["stream"] for one in lines(tmp_path / f"{name}.jsonl")[-12:]}
 
-        def are_shared() -> bool:
-            n = next(number)
-            see(sink, range(n, n + 1), cameras)
-            wait_until(
-                lambda: (
-                    sum(one["object"]["frame"] == n for name in "ab" for one in lines(tmp_path / f"{name}.jsonl")) >= 12
-                )
-            )
-            return len(seen("a")) == len(seen("b")) == 3 and not seen("a") & seen("b")
-
-        wait_until(are_shared)
-        first.stop()
+    def are_shared() -> bool:
         n = next(number)
         see(sink, range(n, n + 1), cameras)
-        wait_until(lambda: sum(one["object"]["frame"] == n for one in lines(tmp_path / "b.jsonl")) == 12)
-        second.stop()
-        sink.close()
-        for name in cameras:
-            kept = {
-                (one["object"]["frame"], one["object"]["row"])
-                for which in "ab"
-                for one in lines(tmp_path / f"{which}.jsonl")
-                if one["stream"] == name
-            }
-            assert kept == {(f, row) for f in range(n + 1) for row in (0, 1)}
+        wait_until(
+            lambda: sum(one["object"]["frame"] == n for name in "ab" for one in lines(tmp_path / f"{name}.jsonl")) >= 12
+        )
+        return len(seen("a")) == len(seen("b")) == 3 and not seen("a") & seen("b")
+
+    wait_until(are_shared)
+    first.stop()
+    n = next(number)
+    see(sink, range(n, n + 1), cameras)
+    wait_until(lambda: sum(one["object"]["frame"] == n for one in lines(tmp_path / "b.jsonl")) == 12)
+    second.stop()
+    sink.close()
+    for name in cameras:
+        kept = {
+            (one["object"]["frame"], one["object"]["row"])
+            for which in "ab"
+            for one in lines(tmp_path / f"{which}.jsonl")
+            if one["stream"] == name
+        }
+        assert kept == {(f, row) for f in range(n + 1) for row in (0, 1)}
 
 
 # Bad input.
 
 
-def test_a_message_that_is_no_image_is_left_out(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_message_that_is_no_image_is_left_out(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, broker: brokers.Program
+) -> None:
     bad = [b"", b"\xff\xd8", b"{}", json.dumps({"frame": 1, "crops": [{"image": {"data": "x" * 900_000}}]}).encode()]
-    with brokers.nats(tmp_path / "store") as broker:
-        brokers.stream_of(broker.port, "edgert.>")
-        publish(broker.port, *(("edgert.gate.north.crops", one, {}) for one in bad))
-        sink = camera(tmp_path, broker.port)
-        see(sink, range(1))
-        sink.close()
-        publish(broker.port, ("edgert.gate.north.crops", b"x", {"traceparent": "00-x-y-z", "Nats-Pin-Id": "\t\x01"}))
-        one = running(pipeline(tmp_path, broker.port))
-        wait_until(lambda: len(lines(tmp_path / "read.jsonl")) == 2)
-        wait_until(lambda: acknowledged(broker.port) == (6, 0))
-        assert one.state()["stages"]["crops"]["source"]["skipped"] == 5
-        one.stop()
+    publish(broker.port, *(("edgert.gate.north.crops", one, {}) for one in bad))
+    send(tmp_path, broker, range(1))
+    publish(broker.port, ("edgert.gate.north.crops", b"x", {"traceparent": "00-x-y-z", "Nats-Pin-Id": "\t\x01"}))
+    one = running(pipeline(tmp_path, broker.port))
+    wait_until(lambda: len(lines(tmp_path / "read.jsonl")) == 2)
+    wait_until(lambda: acknowledged(broker.port) == (6, 0))
+    assert one.state()["stages"]["crops"]["source"]["skipped"] == 5
+    one.stop()
     assert len(re.findall("is skipped: it is not JSON", caplog.text)) == 1  # not a line for each
 
 
-def test_a_broker_that_is_away_at_the_start_and_in_between(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    with brokers.nats(tmp_path / "store") as broker:
-        brokers.stream_of(broker.port, "edgert.>")
-        sink = camera(tmp_path, broker.port)
-        broker.kill()
-        see(sink, range(10))
-        one = running(pipeline(tmp_path, broker.port))
-        wait_until(lambda: "trying again" in caplog.text and "cannot send to" in caplog.text)
-        assert one.state()["stages"]["crops"]["source"]["up"] is False
-        for n in (10, 20):
-            broker.start()
-            wait_until(lambda n=n: len({line["frame"] for line in lines(tmp_path / "read.jsonl")}) >= 2 * n - 10)
-            broker.kill()
-            see(sink, range(n, n + 10))
+def test_a_broker_that_is_away_at_the_start_and_in_between(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, broker: brokers.Program
+) -> None:
+    sink = camera(tmp_path, broker.port)
+    broker.kill()
+    see(sink, range(10))
+    one = running(pipeline(tmp_path, broker.port))
+    wait_until(lambda: "trying again" in caplog.text and "cannot send to" in caplog.text)
+    assert one.state()["stages"]["crops"]["source"]["up"] is False
+    for n in (10, 20):
         broker.start()
-        wait_until(lambda: len({line["frame"] for line in lines(tmp_path / "read.jsonl")}) == 60)
-        one.stop()
-        sink.close()
+        wait_until(lambda n=n: len({line["frame"] for line in lines(tmp_path / "read.jsonl")}) >= 2 * n - 10)
+        broker.kill()
+        see(sink, range(n, n + 10))
+    broker.start()
+    wait_until(lambda: len({line["frame"] for line in lines(tmp_path / "read.jsonl")}) == 60)
+    one.stop()
+    sink.close()
     frames = list(dict.fromkeys(line["frame"] for line in lines(tmp_path / "read.jsonl")))
     assert frames == sorted(frames)
 
@@ -436,34 +409,23 @@ def test_start_fail_ends_the_run(tmp_path: Path) -> None:
 
 
 def test_two_machines_with_one_consumer_name_and_other_settings(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, broker: brokers.Program
 ) -> None:
     """A consumer of that name that somebody made for something else is neither changed nor read."""
-    with brokers.nats(tmp_path / "store") as broker:
-        brokers.stream_of(broker.port, "edgert.>")
-        sink = camera(tmp_path, broker.port)
-        see(sink, range(1))
-        sink.close()
-        from edgert.stages.source import nats_group
+    send(tmp_path, broker, range(1))
+    from edgert.stages.source import nats_group
 
-        subject = "edgert.gate.north.crops"
-        name = nats_group.consumer_name("readers", "north", subject)
+    subject = "edgert.gate.north.crops"
+    name = nats_group.consumer_name("readers", "north", subject)
 
-        async def take_the_name() -> None:
-            import nats
-
-            one = await nats.connect(f"nats://127.0.0.1:{broker.port}")
-            await one.jetstream().pull_subscribe(subject, durable=name, stream="results")
-            await one.close()
-
-        asyncio.run(take_the_name())
-        address = f"nats://127.0.0.1:{broker.port}/edgert.gate.*.crops"
-        failing(
-            address,
-            lambda text: f"consumer {name}: " in text and "choose another group:" in text,
-            caplog,
-            options={"group": "readers"},
-        )
+    brokers.jetstream(broker.port, lambda stream: stream.pull_subscribe(subject, durable=name, stream="results"))
+    address = f"nats://127.0.0.1:{broker.port}/edgert.gate.*.crops"
+    failing(
+        address,
+        lambda text: f"consumer {name}: " in text and "choose another group:" in text,
+        caplog,
+        options={"group": "readers"},
+    )
 
 
 def test_a_message_larger_than_the_server_takes_is_refused_and_those_behind_it_arrive(
@@ -482,17 +444,15 @@ def test_a_message_larger_than_the_server_takes_is_refused_and_those_behind_it_a
     assert "the server accepts 8192 (max_payload in its configuration)" in caplog.text and "1 refused" in caplog.text
 
 
-def test_many_large_objects_fit_a_message(tmp_path: Path) -> None:
+def test_many_large_objects_fit_a_message(tmp_path: Path, broker: brokers.Program) -> None:
     random = np.random.default_rng(0)
     frame = frame_of(1920, 1080, stream="north", pixels=(random.integers(0, 256, (1080, 1920, 3), np.uint8),))
     found = detections(*[(0, 0, 1900, 1000)] * 40)
-    with brokers.nats(tmp_path / "store") as broker:
-        brokers.stream_of(broker.port, "edgert.>")
-        sink = camera(tmp_path, broker.port)
-        sink.process(Result(frame, {"find": found}))
-        sink.close()
-        ((_, body),) = headers_in(broker.port, "edgert.gate.north.crops")
-        assert len(body["crops"]) == 32 and len(json.dumps(body)) < 1 << 20
+    sink = camera(tmp_path, broker.port)
+    sink.process(Result(frame, {"find": found}))
+    sink.close()
+    ((_, body),) = headers_in(broker.port, "edgert.gate.north.crops")
+    assert len(body["crops"]) == 32 and len(json.dumps(body)) < 1 << 20
 
 
 @pytest.mark.parametrize(
@@ -556,33 +516,31 @@ def test_reconnecting_holds_nothing_back(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 @pytest.mark.slow
-def test_the_files_of_the_page_work_together(tmp_path: Path) -> None:
+def test_the_files_of_the_page_work_together(tmp_path: Path, broker: brokers.Program) -> None:
     """Both as they are written; only addresses, the camera and the models are those of this machine."""
     gate, read = (piece.text for piece in blocks("yaml") if "machines.md" in piece.place)
     assets = ROOT / "pipelines" / "assets"
-    with brokers.nats(tmp_path / "store") as broker:
-        brokers.stream_of(broker.port, "edgert.>")
 
-        def here(text: str, name: str, **changes: Any) -> Path:
-            data = yaml.safe_load(text.replace("10.0.0.5:4222", f"127.0.0.1:{broker.port}"))
-            (model,) = data["models"].values()
-            model |= {"onnx": str(assets / "parts.onnx")}
-            model["task"] |= {"labels": str(assets / "parts.txt")}
-            for stage, keys in changes.items():
-                data["stages"][stage] |= keys
-            (tmp_path / f"{name}.yaml").write_text(yaml.safe_dump(data))
-            return tmp_path / f"{name}.yaml"
+    def here(text: str, name: str, **changes: Any) -> Path:
+        data = yaml.safe_load(text.replace("10.0.0.5:4222", f"127.0.0.1:{broker.port}"))
+        (model,) = data["models"].values()
+        model |= {"onnx": str(assets / "parts.onnx")}
+        model["task"] |= {"labels": str(assets / "parts.txt")}
+        for stage, keys in changes.items():
+            data["stages"][stage] |= keys
+        (tmp_path / f"{name}.yaml").write_text(yaml.safe_dump(data))
+        return tmp_path / f"{name}.yaml"
 
-        belt = {"source": f"python:{ROOT}/pipelines/conveyor:Conveyor", "size": "640x480", "limit": 60}
-        Pipeline(here(gate, "gate", north=belt, crops={"spool": str(tmp_path / "g.db")})).run()
-        detector = yaml.safe_load(gate)["models"]["parts"]
-        two = yaml.safe_load(read)
-        two["models"]["kinds"] |= {"task": detector["task"], "input": detector["input"]}  # a second detector here
-        one = running(here(yaml.safe_dump(two), "read", results={"spool": str(tmp_path / "r.db")}))
-        sent = headers_in(broker.port, "edgert.gate.north.crops")
-        wait_until(lambda: acknowledged(broker.port) == (len(sent), 0))
-        one.stop()
-        back = headers_in(broker.port, "edgert.read.north.result")
-        assert len(sent) > 20 and len(back) == sum(len(body["crops"]) for _, body in sent)
-        assert {body["trace"] for _, body in back} == {body["trace"] for _, body in sent}
-        assert all(body["outputs"]["read"]["type"] == "detections" for _, body in back)
+    belt = {"source": f"python:{ROOT}/pipelines/conveyor:Conveyor", "size": "640x480", "limit": 60}
+    Pipeline(here(gate, "gate", north=belt, crops={"spool": str(tmp_path / "g.db")})).run()
+    detector = yaml.safe_load(gate)["models"]["parts"]
+    two = yaml.safe_load(read)
+    two["models"]["kinds"] |= {"task": detector["task"], "input": detector["input"]}  # a second detector here
+    one = running(here(yaml.safe_dump(two), "read", results={"spool": str(tmp_path / "r.db")}))
+    sent = headers_in(broker.port, "edgert.gate.north.crops")
+    wait_until(lambda: acknowledged(broker.port) == (len(sent), 0))
+    one.stop()
+    back = headers_in(broker.port, "edgert.read.north.result")
+    assert len(sent) > 20 and len(back) == sum(len(body["crops"]) for _, body in sent)
+    assert {body["trace"] for _, body in back} == {body["trace"] for _, body in sent}
+    assert all(body["outputs"]["read"]["type"] == "detections" for _, body in back)
