@@ -45,13 +45,7 @@ def main(url: str) -> int:
 
 
 def answers(path: Path) -> bool:
-    """Return whether a pipeline of this container and user is behind a socket, and reports its state.
-
-    Raises:
-        OSError: it does not answer in time.
-        ValueError: it sends something else, or a stage of it is stuck.
-        LookupError: it sends something else.
-    """
+    """Return whether a pipeline of this container answers at a socket. Raises ValueError for one with a stuck stage."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:
         client.settimeout(WAIT_S)
         try:

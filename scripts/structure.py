@@ -26,14 +26,7 @@ PACKAGES = ("edgert", "dla")
 
 @dataclass(frozen=True, slots=True)
 class Measure:
-    """A measured number and its limit.
-
-    Attributes:
-        name: name of the measure.
-        value: measured number.
-        bar: largest allowed value.
-        detail: parts of the value, the largest first.
-    """
+    """A measured number and the largest allowed value; ``detail`` has parts of the value, the largest first."""
 
     name: str
     value: float

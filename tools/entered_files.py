@@ -46,11 +46,7 @@ stages:
 
 
 class Calls:
-    """Counter of calls of edgert's functions by file, in all threads that start inside the block.
-
-    Args:
-        wanted: function of a call's file, function name and arguments that returns whether the call counts.
-    """
+    """Counter of ``wanted`` calls of edgert's functions by file, in all threads that start inside the block."""
 
     def __init__(self, wanted: Callable[[str, str, list[Any]], bool] = lambda *call: True) -> None:
         self.files: Counter[str] = Counter()

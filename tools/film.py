@@ -59,11 +59,7 @@ class Screen:
         self._rest = ""
 
     def write(self, text: str) -> None:
-        """Show text.
-
-        Raises:
-            ValueError: the text has an unknown control sequence.
-        """
+        """Show text. Raises ValueError for an unknown control sequence."""
         text = self._rest + text
         place = 0
         while place < len(text):
@@ -200,13 +196,7 @@ def row(line: Sequence[tuple[str, str]]) -> str:
 
 
 def draw(head: Mapping[str, Any], outputs: Sequence[Output], page: Mapping[str, bytes] | None = None) -> str:
-    """Return the film as SVG.
-
-    Args:
-        head: description of the terminal.
-        outputs: outputs of the terminal.
-        page: images of a browser at the end, as WebP: ``day`` and ``night``.
-    """
+    """Return the film as SVG; ``page`` has images of a browser at the end, as WebP: ``day`` and ``night``."""
     played = list(frames(head, outputs))
     ids: dict[str, str] = {}
     width = round(head["width"] * CELL_PX) + 2 * MARGIN_PX

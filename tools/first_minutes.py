@@ -58,12 +58,7 @@ def commands(readme: str) -> tuple[list[str], str]:
 
 @dataclass(slots=True)
 class Terminal:
-    """A shell in a terminal, and its output.
-
-    Attributes:
-        folder: folder in which the shell starts; its home is the folder ``home`` in it.
-        words_per_minute: speed of :meth:`type`, with five characters per word.
-    """
+    """A shell in a terminal, and its output; its home is the folder ``home`` in ``folder``."""
 
     folder: Path
     words_per_minute: float
@@ -114,11 +109,7 @@ class Terminal:
         return [int(code) for code in _DONE.findall("".join(one.text for one in self.outputs))]
 
     def wait(self, is_there: Callable[[], bool], limit_s: float) -> None:
-        """Wait until a condition of :attr:`outputs` is true.
-
-        Raises:
-            TimeoutError: it is not true within ``limit_s``.
-        """
+        """Wait until a condition of :attr:`outputs` is true."""
         with self._news:
             if not self._news.wait_for(is_there, limit_s):
                 raise TimeoutError("the terminal shows no prompt")
@@ -153,12 +144,7 @@ def found(address: str) -> list[str]:
 
 
 def walk(terminal: Terminal, lines: Sequence[str], address: str, limit_s: float) -> float:
-    """Type the lines and return the seconds from the first key to objects on the live page.
-
-    Raises:
-        RuntimeError: a command failed.
-        TimeoutError: they took longer than ``limit_s``.
-    """
+    """Type the lines and return the seconds from the first key to objects on the live page."""
     began_s = time.monotonic()
     for number, line in enumerate(lines, 2):
         terminal.type(line)

@@ -230,11 +230,7 @@ def by_gpu(runs: Sequence[Run], rows_of: Callable[[Sequence[Run]], list[Row]]) -
 
 
 def race_rows(runs: Sequence[Run], what: str, digits: int) -> list[Row]:
-    """Return a row for each side or ratio, with a column for each network and batch size.
-
-    Args:
-        what: ``value``, a figure's detail, or ``ratio``.
-    """
+    """Return a row for each side or ratio (``what``), with a column for each network and batch size."""
     cells: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     for figure in (figure for run in runs for figure in run.figures):
         match = RACE.fullmatch(figure["name"])
@@ -349,11 +345,7 @@ def of_decisions(folder: Path) -> dict[str, list[str]]:
 
 
 def of_bars(accuracy: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> dict[str, list[str]]:
-    """Return name → lines of the table of error bars.
-
-    Args:
-        accuracy: chip → accelerator → precision → rows, networks and bar, as the files in configs/costs have them.
-    """
+    """Return name → lines of the table of error bars, as the files in configs/costs have them."""
     rows = []
     for soc, kinds in accuracy.items():
         for kind, own in kinds.items():
@@ -370,11 +362,7 @@ RELATION = {"mode": "another mode of the board", "board": "another board of the 
 
 
 def of_sisters(sisters: Mapping[str, Any], accuracy: Mapping[str, Any]) -> dict[str, list[str]]:
-    """Return name → lines of the table of predictions from measurements of related boards.
-
-    Args:
-        sisters, accuracy: as the files in configs/costs have them.
-    """
+    """Return name → lines of the table of predictions from measurements of related boards."""
     rows = [
         (
             whose,

@@ -74,15 +74,7 @@ _SWAPS: dict[type[ast.AST], type[ast.AST]] = {
 
 @dataclass(frozen=True)
 class Mutant:
-    """One changed module.
-
-    Attributes:
-        module: path of the module from the root.
-        line: line of the change.
-        kind: kind of the change.
-        before: text of the module.
-        after: text with the change.
-    """
+    """One module with one change."""
 
     module: str
     line: int

@@ -218,11 +218,7 @@ def grown(open_once: Callable[[], None], count: int) -> tuple[float, float, dict
 
 
 def openings(subject: Subject, entry: Entry, count: int) -> Iterator[Figure]:
-    """How memory grows with each pipeline that is opened, called and closed; and with TensorRT-RTX opened by hand.
-
-    What edgert keeps is the difference of the memory in use. Resident memory also has what malloc keeps for later, in a
-    heap for each thread.
-    """
+    """How memory grows with each pipeline that is opened, called and closed; and with TensorRT-RTX opened by hand."""
     file = subject.written({"cam": "source: api"})
 
     def open_once() -> None:

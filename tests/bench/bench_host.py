@@ -134,13 +134,7 @@ class _Passing(_Idle):
 
 
 class BusyGpu(IdleGpu):
-    """A GPU that takes as long for every batch, and does one after the other.
-
-    Attributes:
-        free_s: when it has done all that was launched.
-        waiting: for each batch, how many were under way when it was launched.
-        idle_s: for each batch, for how long it had had nothing to do.
-    """
+    """A GPU that takes as long for every batch; ``waiting``: batches under way at each launch."""
 
     def __init__(self, batch_s: float) -> None:
         super().__init__()

@@ -143,13 +143,7 @@ def peers(name: str) -> list[tuple[str, Maker]]:
 
 @dataclass(frozen=True)
 class Distance:
-    """How far we are behind the peers, in parts of one.
-
-    Attributes:
-        peer: the one furthest ahead.
-        behind, low, high: how far, and its own 95 % interval.
-        sure: the largest distance behind any peer that is sure, all peers taken together.
-    """
+    """How far we are behind the peer furthest ahead, with a 95 % interval; ``sure``: of all peers taken together."""
 
     peer: str
     behind: float

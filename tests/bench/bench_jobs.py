@@ -47,13 +47,7 @@ PACKAGES = {
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """What one process took for a job.
-
-    Attributes:
-        frames: how many results it wrote.
-        objects: how many objects these have; crossings for the job that counts.
-        ages_ms: of the robot's results, when they were used.
-    """
+    """What one process took for a job; ``ages_ms`` are of the robot's results when they were used."""
 
     wall_s: float
     cpu_s: float

@@ -38,16 +38,7 @@ WARM = 400
 
 @dataclass
 class Outcome:
-    """What came of it.
-
-    Attributes:
-        kills, reconnects: of all cameras.
-        back_s: from listening again to the first frame, of each kill.
-        rate: frames while a camera was up, as a part of what it sent, of the worst camera.
-        joined_s: of the camera that was absent at the start, from listening to its first frame.
-        early_bytes, late_bytes: resident memory after a quarter of the kills, and at the end.
-        early_threads, late_threads: of this process.
-    """
+    """Kills and reconnects of all cameras, seconds until frames came back, and what the process held."""
 
     kills: int = 0
     reconnects: int = 0

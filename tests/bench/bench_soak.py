@@ -86,13 +86,7 @@ class Waits:
 
 @dataclass(frozen=True)
 class Sample:
-    """The process at one moment; times in seconds, and of frames since the sample before.
-
-    Attributes:
-        at_s: since the start. rss_bytes, pss_bytes, uss_bytes: resident, shared by halves, of this process alone.
-        cpu_s, delay_s: what all threads have worked, and waited for a processor, so far.
-        frames: so far. p99_ms: of these since the sample before.
-    """
+    """The process at one moment; processor time is of all threads, ``p99_ms`` since the sample before."""
 
     at_s: float
     rss_bytes: int

@@ -60,11 +60,7 @@ def wanted(arguments: argparse.Namespace) -> tuple[EncoderChoice, Wanted]:
 
 
 class Pan:
-    """Fills frames below their clock with a scene that moves, and takes as many bits as leaves in wind.
-
-    Attributes:
-        spent_s: of processor time in what takes the frames.
-    """
+    """Fills frames below their clock with a scene that moves, and takes as many bits as leaves in wind."""
 
     def __init__(self, take: Callable[[Result], object], size: tuple[int, int]) -> None:
         width, height = size

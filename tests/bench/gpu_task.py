@@ -20,14 +20,7 @@ deviation), frames that are a pixel aside by 1."""
 
 @dataclass(frozen=True)
 class Task:
-    """A network, what its input wants to see, and what is made of its output.
-
-    Attributes:
-        side: of its square input, pixels.
-        letterbox: whether the frame keeps its shape there, between gray borders; else it is stretched.
-        mean, std: subtracted and divided by, in gray levels.
-        score: of a detector: the lowest that counts; 0 for a classifier.
-    """
+    """A network, what its input wants to see, and what is made of its output; ``score`` is 0 for a classifier."""
 
     name: str
     side: int
@@ -83,14 +76,7 @@ def scenes(count: int) -> list[Any]:
 
 @dataclass(frozen=True)
 class Answer:
-    """What a side makes of one frame.
-
-    Attributes:
-        scores: (N,) falling.
-        classes: (N,).
-        boxes: (N, 4) x1, y1, x2, y2 in pixels of the frame; None of a classifier.
-        every: (C,) the score of each class, where a classifier's is known.
-    """
+    """What a side makes of one frame, scores falling; ``every``: (C,) the score of each class, where it is known."""
 
     scores: Any
     classes: Any

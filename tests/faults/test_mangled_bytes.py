@@ -60,12 +60,7 @@ def cut(data: bytes, chance: random.Random) -> list[bytes]:
 
 
 class Proxy:
-    """Passes a server's answers through ``fault`` while there is one.
-
-    Attributes:
-        port: where it listens.
-        resets: connections end in a reset instead of an end.
-    """
+    """Passes a server's answers through ``fault`` while there is one."""
 
     def __init__(self, port: int, seed: int) -> None:
         self._to, self._chance, self._over = port, random.Random(seed), False

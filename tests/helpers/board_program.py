@@ -17,14 +17,7 @@ ENGINE = "engines/host/parts.plan"
 
 @dataclass(frozen=True)
 class Compiler:
-    """What the compiler is to do.
-
-    Attributes:
-        steps: events that it tells, before it waits.
-        waits: for a file ``go`` in the board's folder.
-        ends: ``well``, with an ``error``, by a ``crash``, or in a ``full`` disk.
-        engine_bytes: size of the engine it adds.
-    """
+    """What the compiler is to do; ``ends`` is ``well``, with an ``error``, by a ``crash``, or in a ``full`` disk."""
 
     steps: int = 3
     waits: bool = False

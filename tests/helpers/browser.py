@@ -53,12 +53,7 @@ def axe() -> str:
 
 
 class Page:
-    """One tab.
-
-    Attributes:
-        errors: what the console and the page's own policy complained of.
-        requests: every address that was asked for.
-    """
+    """One tab, with what its console complained of and every address that was asked for."""
 
     def __init__(self, write: int, read: int) -> None:
         self._write, self._read = write, read

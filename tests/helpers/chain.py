@@ -21,13 +21,7 @@ def is_chain(network: Network) -> bool:
 def best_chain(
     network: Network, among: Sequence[str], price: Price, most: Mapping[str, int] | None = None
 ) -> Assignment:
-    """The cheapest assignment with at most so many segments on the accelerators of ``most``.
-
-    Exact for any number of accelerators; O(units · accelerators² · product of the limits).
-
-    Raises:
-        PlacementError: the network is not a chain, a unit can run nowhere, or the limits are too tight.
-    """
+    """The cheapest assignment with at most so many segments on the accelerators of ``most``; exact."""
     if not is_chain(network):
         raise PlacementError(f"{network.name} is not a chain", fix="use the exact solver for networks with branches")
     units = [[unit_price(unit.costs.get(name), price, name) for name in among] for unit in network.units]

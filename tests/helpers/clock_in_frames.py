@@ -57,12 +57,7 @@ def read(luma: np.ndarray[Any, Any]) -> int:
 
 
 class Camera(threading.Thread):
-    """Frames with a clock, into whatever takes results.
-
-    Attributes:
-        size: of the next ones.
-        slowest_s: the most processor time that one took of this thread.
-    """
+    """Frames with a clock, into whatever takes results."""
 
     def __init__(
         self, take: Callable[[Result], object], fps: float, size: tuple[int, int], streams: tuple[str, ...] = ("cam",)

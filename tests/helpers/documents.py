@@ -19,13 +19,7 @@ _SHELL = ("sh", "bash")
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Text that somebody may copy.
-
-    Attributes:
-        place: ``docs/plan.md:6``.
-        text: the text, unchanged.
-        whole: False for words within a sentence, which may leave out what does not matter there.
-    """
+    """Text that somebody may copy; words within a sentence are not ``whole``, and may leave things out."""
 
     place: str
     text: str

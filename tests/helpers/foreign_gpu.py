@@ -15,13 +15,7 @@ LEGACY = 1
 
 
 class Driver:
-    """libcuda, as far as it knows streams of others and who owns memory. Streams of others are numbers.
-
-    Attributes:
-        pending: work that a stream of others still has, done when somebody waits for it.
-        recording: streams that record a graph.
-        waits: (our stream, stream of others) of every wait.
-    """
+    """libcuda, as far as it knows streams of others, which are numbers, and who owns memory."""
 
     def __init__(self, gpu: CudaDouble) -> None:
         self.gpu, self.pending, self.recording = gpu, dict[int, list[Callable[[], None]]](), set[int]()
@@ -78,12 +72,7 @@ class Driver:
 
 
 class Tensor:
-    """An array on the GPU, by DLPack; its producer makes the consumer's stream wait for its own, number ``stream``.
-
-    Attributes:
-        asked: streams that DLPack was asked for.
-        given_back: whether its memory was let go.
-    """
+    """An array on the GPU, by DLPack; its producer makes the consumer's stream wait for its own, number ``stream``."""
 
     def __init__(self, device: CudaDevice, array: Any, driver: Driver, stream: int = LEGACY, ordinal: int = 0) -> None:
         self.device, self.driver, self.stream, self.ordinal = device, driver, stream, ordinal

@@ -91,12 +91,7 @@ class Engines:
 
 
 class Camera:
-    """Frames in a bounded pool of the GPU's memory, NV12, every byte the frame's index.
-
-    Attributes:
-        most: buffers that were ever lent at a time.
-        starved: frames of a live camera for which there was no buffer within a second; another waits for one.
-    """
+    """Frames in a bounded pool of the GPU's memory, NV12, every byte the frame's index; ``starved`` found no buffer."""
 
     def __init__(self, device: CudaDevice, count: int, pool: int = 10, live: bool = False, name: str = "cam") -> None:
         self.name = name

@@ -36,12 +36,7 @@ class Spread:
 
 
 def scaled(plane: U8, width: int, height: int, how: str = "linear", *, paired: bool = False) -> I64:
-    """(h, w) uint8 → (height, width) gray levels.
-
-    Args:
-        how: linear, nearest, area or cubic.
-        paired: it lies interleaved with another, as the chroma of nv12, where OpenCV rounds some halves to even.
-    """
+    """(h, w) uint8 → (height, width) gray levels; ``paired``: interleaved, where OpenCV rounds some halves to even."""
     if how == "area":
         return _area(plane, width, height, paired)
     if how == "cubic":

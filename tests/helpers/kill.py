@@ -24,15 +24,7 @@ BUNDLE = f"a{SUFFIX}"
 
 @dataclass(frozen=True, slots=True)
 class Kill:
-    """One build that was killed, and the one after it.
-
-    Attributes:
-        after_s: when it was killed.
-        kept: entries that it left in the cache.
-        bundle: what the build after it wrote.
-        left: the bundle that the killed one left; empty if none.
-        orphans: processes that it had started and that still run, as many seconds later as they are given to end.
-    """
+    """One build that was killed, what it left in cache and bundle, and the bundle of the build after it."""
 
     after_s: float
     kept: int

@@ -14,12 +14,7 @@ STEP_S = 0.1
 
 
 class Scene:
-    """A camera of 100 x 100 pixels.
-
-    Attributes:
-        size: (width, height) of its frames.
-        seconds: position in the stream of the next frame, less the step.
-    """
+    """A camera of 100 x 100 pixels."""
 
     def __init__(self, stream: str = "camera") -> None:
         self.size, self.seconds = (100, 100), 0.0
@@ -32,13 +27,7 @@ class Scene:
         scores: Sequence[float] | None = None,
         seconds: float = STEP_S,
     ) -> Result:
-        """The next frame, some time after the last.
-
-        Args:
-            feet: number of each object → where it stands; its box is 8 pixels wide and 16 high.
-            classes: of each; persons by default.
-            scores: of each; 0.9 by default.
-        """
+        """The next frame; ``feet``: number of each object → where it stands, in a box 8 pixels wide and 16 high."""
         count = len(feet)
         places = np.array(list(feet.values()), np.float32).reshape(-1, 2)
         boxes = np.concatenate([places - np.array([4, 16]), places + np.array([4, 0])], axis=1).astype(np.float32)

@@ -40,11 +40,7 @@ CAPS = "video/x-raw(memory:NVMM),format=NV12,width={},height={},framerate=30/1"
 
 
 class Camera:
-    """Pushes buffers of a pool into an appsrc. Some elements behind it are ahead of who takes the frames.
-
-    Args:
-        allocate: gives the address of so many bytes on the GPU, where somebody reads the pixels; else there are none.
-    """
+    """Pushes buffers of a pool into an appsrc; ``allocate`` gives addresses where somebody reads the pixels."""
 
     def __init__(self, source: Any, pool: int, memory: int, allocate: Callable[[int], int] | None = None) -> None:
         self.gst, _ = gst.gstreamer()

@@ -27,12 +27,7 @@ def random_network(
     rate_hz: float = 1.0,
     linked: bool = False,
 ) -> Network:
-    """A DAG with skips, tensors that several read, inputs and outputs.
-
-    Units are log-normal, the DLAs 1.2 to 2.8 times slower than the GPU at a third of its energy, and cannot run some
-    (``forbidden``); handing over costs 20 to 90 µs. ``alike``: all DLAs are the same. ``linked``: every unit is read by
-    the next, which makes one piece.
-    """
+    """A DAG with skips; DLAs are 1.2 to 2.8 times slower than the GPU at a third of its energy, and cannot run some."""
     random = np.random.default_rng(seed)
     nodes = tuple(_unit(random, index, among, alike, forbidden) for index in range(units))
     readers = _readers(random, units, skips, linked)
@@ -96,14 +91,7 @@ def _transition(random: np.random.Generator) -> Transition:
 
 
 class Everything:
-    """Every assignment of a small network that its units allow, with its loads; written apart from what it checks.
-
-    Attributes:
-        labels: (assignments, units), indices into ``among``.
-        latency_ms, energy_mj, traffic_bytes: (assignments,).
-        busy_ms: (assignments, accelerators).
-        reformat_ms: (assignments,), of a GPU that is not one of them.
-    """
+    """Every assignment of a small network that its units allow, with its loads; written apart from what it checks."""
 
     def __init__(self, network: Network, among: Sequence[str] = GPU_DLA) -> None:
         self.network, self.among = network, tuple(among)

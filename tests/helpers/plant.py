@@ -55,17 +55,7 @@ class Scenario:
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a governor did.
-
-    Attributes:
-        over_s: seconds, after settling, in which power averaged over a look was above the cap though some setting
-            would have kept it.
-        throughput, best: results per second, and those of the best setting that would have kept the cap, looked for
-            among all at every moment.
-        finest: those of the best share of any setting's throughput, in the same way.
-        rate: most switches per 10 s in a stretch of steady load.
-        pairs: switches at steady load that came within 10 s of the one before.
-    """
+    """How a governor did, beside the best setting that would have kept the cap, looked for at every moment."""
 
     over_s: float
     throughput: float

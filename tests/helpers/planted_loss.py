@@ -69,12 +69,7 @@ def equal(model: Model, seed: int) -> Model:
 def planted(
     model: Model, plant: Plant, seed: int, loss_of: Callable[[Model], float], loss: float
 ) -> tuple[Model, float]:
-    """A model that is worse by about ``loss``, found by bisection, and by how much it is: at least that.
-
-    Args:
-        model: the good one.
-        loss_of: measures the loss of a model.
-    """
+    """A model that is worse by about ``loss``, found by bisection, and by how much it is: at least that."""
     low, high, best = 0.0, 1.0, (model, 0.0)
     for _ in range(8):
         middle = (low + high) / 2

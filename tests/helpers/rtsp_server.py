@@ -270,14 +270,7 @@ def _shut(connection: socket.socket) -> None:
 
 
 class RtspProgram:
-    """A server in a process of its own, always on the same port. It ends with this process.
-
-    Args:
-        file: of :func:`save`.
-
-    Attributes:
-        ready_s: the monotonic time at which it listened, the last time.
-    """
+    """A server in a process of its own, always on the same port. It ends with this process."""
 
     def __init__(self, file: Path, fps: float) -> None:
         self._file, self._fps, self.port, self.ready_s = file, fps, 0, 0.0

@@ -74,15 +74,7 @@ exit 0
 
 @dataclass
 class FleetBoard:
-    """One board.
-
-    Attributes:
-        name: in the inventory.
-        folder: everything of it; ``srv`` is its disk for releases.
-        kind: value of ``EDGERT_BOARD``; empty: it is this machine.
-        port: of its SSH server.
-        page_port: of the live page of its pipeline.
-    """
+    """One board; ``kind`` is the value of ``EDGERT_BOARD``, and empty for this machine."""
 
     name: str
     folder: Path

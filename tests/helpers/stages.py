@@ -27,12 +27,7 @@ def result(index: int, stream: str = "cam", **outputs: Any) -> Result:
 
 @dataclass
 class Numbers:
-    """A source of ``count`` frames (endless for None) out of a pool of its own.
-
-    Attributes:
-        fails_at: the frame instead of which it raises.
-        given: how many it made.
-    """
+    """A source of ``count`` frames (endless for None) out of a pool of its own."""
 
     name: str = "cam"
     count: int | None = 10
@@ -104,12 +99,7 @@ class Does:
 
 @dataclass
 class Later(Does):
-    """A stage whose runs are done when they are waited for, or all at once where ``is_free``.
-
-    Attributes:
-        order: what it did, in order: ``submit`` and ``collect`` with the frame's number.
-        most: the most runs that were ever under way.
-    """
+    """A stage whose runs are done when they are waited for, or all at once where ``is_free``."""
 
     limit: int = 3
     is_free: bool = False

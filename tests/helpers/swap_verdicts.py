@@ -25,15 +25,7 @@ _NAME, _INPUT = "yolox_nano_416", "letterbox top_left bgr"
 
 @dataclass(frozen=True)
 class Verdict:
-    """What became of one model.
-
-    Attributes:
-        name: how it was made.
-        loss: of mean average precision, on held-out photos, 0 to 1.
-        agreement, low: with the good model, on the frames that were looked at.
-        frames: that were looked at.
-        is_refused: whether it does not take over.
-    """
+    """What became of one model: its loss on held-out photos, and its agreement with the good model on frames."""
 
     name: str
     loss: float

@@ -23,13 +23,7 @@ def byte_track(rate_hz: float = 30.0, **limits: Any) -> ByteTrack:
 
 @dataclass(frozen=True)
 class Seen:
-    """One frame.
-
-    Attributes:
-        boxes, scores: (N, 4) and (N,) that a detector makes of it, in any order.
-        truth: (T, 4) boxes of what is really there.
-        objects: (T,) their numbers.
-    """
+    """One frame: boxes (N, 4) that a detector makes of it, in any order; truth (T, 4), and its objects' numbers."""
 
     boxes: F32
     scores: F32

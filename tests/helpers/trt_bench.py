@@ -22,13 +22,7 @@ FIXED = {"x": ((1, 3, 8, 8), "FLOAT", "INPUT"), "y": ((1, 4, 8, 8), "FLOAT", "OU
 
 
 class Bench:
-    """A backend that writes down what it builds.
-
-    Attributes:
-        requests: built, in order.
-        reported: by the backend.
-        failures: raised by the next builds, one each.
-    """
+    """A backend that writes down what it builds; ``failures`` are raised by the next builds, one each."""
 
     def __init__(
         self,

@@ -38,11 +38,7 @@ class _Driver(CudaDouble):
 
 
 class FakeDevice(CudaDevice):
-    """See :class:`~edgert.memory.cuda.CudaDevice`; its graphs do what was recorded once more.
-
-    Attributes:
-        events: copies with their bytes, waits for the GPU, and graphs, in order.
-    """
+    """See :class:`~edgert.memory.cuda.CudaDevice`; its graphs do what was recorded once more."""
 
     def __init__(self, integrated: bool = False, compute: tuple[int, int] = (8, 7)) -> None:
         gpu = _Driver(integrated, compute)

@@ -39,15 +39,7 @@ EXIT_CODE = re.compile(r"# exit code (\d+)")
 
 @dataclass(frozen=True)
 class Step:
-    """A file to save, or commands to run.
-
-    Attributes:
-        file: where to save the text; empty: the text is commands.
-        text: of the block.
-        shows: expression of the lines that the page shows.
-        shown: those lines.
-        at: where they are in the page; (0, 0) where it shows none.
-    """
+    """A file to save, or commands to run where ``file`` is empty, and the lines that the page shows of them."""
 
     file: str
     text: str

@@ -18,12 +18,7 @@ C615: Mapping[str, Mapping[Size, tuple[int, ...]]] = {
 
 @dataclass
 class UsbCamera(v4l2.Kernel):
-    """A driver: format → size → frames per second. It is set to ``letters`` at ``size``, and grants ``fps``.
-
-    Attributes:
-        opened, closed: how often it was.
-        stepwise: sizes and rates are ranges, between the least and the most of the table.
-    """
+    """A driver: format → size → frames per second. It is set to ``letters`` at ``size``, and grants ``fps``."""
 
     modes: Mapping[str, Mapping[Size, tuple[int, ...]]] = field(default_factory=lambda: C615)
     letters: str = "YUYV"

@@ -117,12 +117,7 @@ def state_of(pipeline: Pipeline) -> object:
 
 
 class Operations:
-    """Random operations on the sources of CHANGED, on the stages of all, and now and then on the model.
-
-    Args:
-        swaps: share of operations on the model.
-        copy: of the model, which it is swapped for.
-    """
+    """Random operations on the sources of CHANGED, on the stages of all, and now and then on the model."""
 
     def __init__(self, pipeline: Pipeline, seed: int, swaps: float, copy: Path) -> None:
         self.pipeline, self.control, self.random = pipeline, pipeline.control, random.Random(seed)

@@ -23,19 +23,8 @@ TIMED_OUT = -1
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A command on the board.
-
-    Attributes:
-        title: what it is for.
-        command: for its shell, in the clone.
-        expects: pattern → what it means; each must be in what was printed.
-        code: the exit code.
-        proc: the folder of /proc that is seen first.
-        variables: of the environment.
-        timeout_s: after which it has failed.
-        at: where it is typed: in the ``box``; ``here``, on this machine, in the repository, where ``board`` is the
-            box's name for ssh; or in a box that is ``booted`` for it.
-    """
+    """A command on the board, and patterns that must be in its output. ``at`` is ``box``, ``here`` for this machine,
+    where ``board`` is the box's name for ssh, or ``booted``."""
 
     title: str
     command: str

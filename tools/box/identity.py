@@ -26,18 +26,7 @@ _CORE = {"tegra234": "0xd42", "tegra264": "0xd83"}
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Identity of a Jetson.
-
-    Attributes:
-        board: name of edgert's board file.
-        tree: of :data:`tests.helpers.sysfs.TREES`.
-        jetpack: as edgert names it.
-        python: of that JetPack; the box has Debian's, under this name too.
-        tensorrt: version whose names the double has, of ``tests/data/trt_api``.
-        package: version of ``python3-libnvinfer``.
-        cuda: of that JetPack, as ``CUDA_VERSION`` of cuda.h has it.
-        surface: what its double of ``libnvbufsurface`` is compiled with; see ``tests/helpers/nvmm_double.c``.
-    """
+    """Identity of a Jetson; ``tensorrt`` is the version whose names the double has, ``surface`` how it is compiled."""
 
     board: str
     tree: str

@@ -19,18 +19,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @dataclass(frozen=True, slots=True)
 class Distribution:
-    """Distribution of a box.
-
-    Attributes:
-        suite: name of the release, such as ``bookworm``.
-        python: version of its Python.
-        machine: its processor, as ``uname -m`` says it.
-        architecture: the same, as packages say it.
-        packages: what debootstrap installs beside the smallest system.
-        more: what apt installs then: the large ones of what ``scripts/setup-jetson`` wants.
-        components: parts of its archive.
-        archive: of its packages; empty for the mirror that this machine's apt uses.
-    """
+    """Distribution of a box; ``packages`` come from debootstrap, ``more`` from apt."""
 
     suite: str
     python: str
@@ -111,11 +100,7 @@ def check(folder: Path, *, emulated: bool = True) -> None:
 
 
 def emulator() -> str:
-    """Register qemu with the kernel for aarch64 programs, until this machine restarts; return a line on it.
-
-    Raises:
-        DeviceError: the kernel has no ``binfmt_misc``, or does not take the format.
-    """
+    """Register qemu with the kernel for aarch64 programs, until this machine restarts; return a line on it."""
     if (_BINFMT / "qemu-aarch64").exists():
         return "registered already"
     try:
@@ -132,11 +117,7 @@ def emulator() -> str:
 
 
 def base(folder: Path, wanted: Distribution = DEBIAN) -> tuple[Path, str]:
-    """Return the root file system that boxes share, and whether it was made now. An incomplete one is made again.
-
-    Raises:
-        DeviceError: it cannot be had; the last lines of debootstrap are in it.
-    """
+    """Return the root file system that boxes share, and whether it was made now. An incomplete one is made again."""
     made = folder / wanted.suite
     if made.is_dir():
         return made, "kept from before"
@@ -166,11 +147,7 @@ def base(folder: Path, wanted: Distribution = DEBIAN) -> tuple[Path, str]:
 
 
 def _ubuntu_keyring(folder: Path, archive: str) -> Path:
-    """Return the keys of Ubuntu's archive: those of this machine, or of Ubuntu's package.
-
-    Raises:
-        DeviceError: the archive does not answer, or gives another package than the one that is known here.
-    """
+    """Return the keys of Ubuntu's archive: those of this machine, or of Ubuntu's package."""
     here, path = Path("/") / _KEYRING, folder / "keys" / _KEYRING
     if here.exists() or path.exists():
         return here if here.exists() else path
@@ -208,11 +185,7 @@ def mirror() -> str:
 
 
 def wheels(folder: Path, wanted: Distribution = DEBIAN) -> tuple[Path, str]:
-    """Return a folder with the wheels of edgert, its dependencies, and its build tools.
-
-    Raises:
-        DeviceError: one of them is not there as a wheel, or there is no network.
-    """
+    """Return a folder with the wheels of edgert, its dependencies, and its build tools."""
     key = hashlib.sha256((ROOT / "pyproject.toml").read_bytes() + _EXTRAS.encode()).hexdigest()[:12]
     name = f"wheels-{wanted.python}-{wanted.machine}-{key}"
     made, part = folder / name, folder / f"{name}.part"

@@ -53,15 +53,7 @@ stages:
 
 @dataclass(frozen=True, slots=True)
 class Ubuntu:
-    """Release of Ubuntu of a JetPack.
-
-    Attributes:
-        name: of its box.
-        distribution: what it is made of.
-        systemd: its version.
-        release: of Jetson Linux, as /etc/nv_tegra_release says it.
-        tensorrt: version whose names the double has.
-    """
+    """Release of Ubuntu of a JetPack; ``release`` is that of Jetson Linux."""
 
     name: str
     distribution: Distribution
@@ -194,11 +186,7 @@ def control_groups() -> Path:
 
 @contextlib.contextmanager
 def booted(box: Box, log: int) -> Iterator[list[str]]:
-    """Boot a box, and yield the command prefix that enters it; ``log`` receives the output of its system.
-
-    Raises:
-        DeviceError: this machine shows no control groups of version 2, or the box does not boot.
-    """
+    """Boot a box, and yield the command prefix that enters it; ``log`` receives the output of its system."""
     group = control_groups() / f"edgert-box-{box.folder.name}"
     _remove(group)
     group.mkdir()

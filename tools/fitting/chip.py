@@ -52,12 +52,7 @@ class Chip:
 
 
 def fit_chip(soc: str, contention: ContentionCost, transition: TransitionCost | None, like: Chip | None) -> Chip:
-    """Fit one chip.
-
-    Args:
-        transition: of an AGX Xavier; None while that is being fitted.
-        like: the chip with the most rows; None: that is this one.
-    """
+    """Fit one chip; ``like`` is the chip with the most rows, ``transition`` that of an AGX Xavier."""
     gpu = fit_gpu(soc, like.gpu if like else None)
     dla = fit_dla(soc, like.coefficients.dla if like else None) if soc in ("tegra194", "tegra234") else None
     gpu_cost, dla_cost = gpu.solution.cost, dla.solution.cost if dla else None

@@ -34,15 +34,7 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """A published speed.
-
-    Attributes:
-        work: network, side of its input and batch: what has to be the same.
-        publisher: who measured it.
-        choice: what it was measured on.
-        measured_ms, predicted_ms: of one frame.
-        bar: relative error of the prediction, as a plan prints it.
-    """
+    """A published speed, and its prediction; ``work`` is network, side and batch: what has to be the same."""
 
     work: tuple[str, int, str]
     publisher: str

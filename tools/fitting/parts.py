@@ -110,11 +110,7 @@ def _fp16_share(cost: GpuCost | DlaCost) -> float:
 
 
 def sparse_gains(dla: DlaCost, model: str = "") -> dict[tuple[str, str], tuple[float, float]]:
-    """Return network and mode → predicted and published ratio of times with dense and sparse weights.
-
-    Args:
-        model: of this network alone; empty: of all.
-    """
+    """Return network and mode → predicted and published ratio of times with dense and sparse weights."""
     data = published()["sparse"]
     record, found = board(data["board"]), {}
     for name, size, mode, dense, sparse in data["rows"]:

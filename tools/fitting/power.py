@@ -44,19 +44,7 @@ _FITTED = ("tegra234", "tegra194")
 
 @dataclass(frozen=True, slots=True)
 class Draw:
-    """One measured power.
-
-    Attributes:
-        board, mode: with the clocks that were set.
-        idle_w: what the meter reads of it without work: of the module, or of the rail.
-        model: what ran; rows that have it in common are left out together.
-        gpu: part of the time that kernels run, and part of its peak that it multiplies at.
-        dlas, cores: that are busy.
-        bytes_s: DRAM bytes a second.
-        meter: ``"wall"``, ``"module"`` or ``"rail"``.
-        watts: what it read.
-        source: address.
-    """
+    """One measured power, of the ``wall``, the ``module`` or a ``rail``; ``gpu``: shares of time and peak."""
 
     board: Board
     mode: Mode

@@ -33,21 +33,7 @@ PUBLISHED = Path(__file__).parents[2] / "configs" / "costs" / "published.yaml"
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """One published time.
-
-    Attributes:
-        board: as edgert knows it.
-        mode: power mode, with clocks that were set by hand.
-        model, size: network and side of its input.
-        precision, batch: as built.
-        accelerator: ``"gpu"`` or ``"dla0"``.
-        time_ms: of one run, which is one batch.
-        source: address.
-        publisher: who measured it; the rows of one are left out together.
-        caller: whose call around the engine was timed; empty: the engine alone.
-        recorded: whether the engine ran as a CUDA graph.
-        part: index of the one unit that was timed; None: the whole network.
-    """
+    """One published time; ``caller``: whose call was timed, ``recorded``: as a CUDA graph, ``part``: a unit."""
 
     board: Board
     mode: Mode

@@ -20,13 +20,7 @@ from tools.networks.table import network_of
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """A row that was left out, and the same network on another board or in another mode.
-
-    Attributes:
-        relation: ``"board"`` or ``"mode"``.
-        trial: of the row.
-        log_factor: logarithm of measured over predicted time there; the median where that board has several rows.
-    """
+    """A row that was left out, and the same network on another ``board`` or in another ``mode``."""
 
     relation: Relation
     trial: Trial

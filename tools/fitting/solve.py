@@ -52,12 +52,7 @@ class Solution:
 def fit(
     design: Design, start: GpuCost | DlaCost, keys: Sequence[str], first: GpuCost | DlaCost | None = None
 ) -> Solution:
-    """Fit the coefficients ``keys`` to timings, with equal weight per network; others stay.
-
-    Args:
-        start: what every number is drawn to.
-        first: where the search begins, if elsewhere.
-    """
+    """Fit the coefficients ``keys`` to timings, drawn to ``start``, with equal weight per network; others stay."""
     counts = Counter(design.models)
     weights = np.array([counts[model] ** -0.5 for model in design.models])
     calls = [CALL_US[name] for name in design.callers]

@@ -23,15 +23,7 @@ _PULL, _OUTLIER = 0.3, 0.1
 
 @dataclass(frozen=True, slots=True)
 class Together:
-    """One published rate, in INT8.
-
-    Attributes:
-        board, mode: with the clocks that were set.
-        model, size: network and side of its input.
-        gpu_batch, dla_batch: of each run.
-        fps: of the GPU and all DLA cores together.
-        source: address.
-    """
+    """One published rate, in INT8, of the GPU and all DLA cores together."""
 
     board: Board
     mode: Mode

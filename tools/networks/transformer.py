@@ -122,15 +122,7 @@ def _roll(b: Transformer, x: str) -> str:
 
 
 class RfDetr(Transformer):
-    """https://github.com/roboflow/rf-detr/tree/35ac6ab64634e188bbb0fa3fc5135132f0df45fc/rfdetr/models, as exported.
-
-    Args:
-        size: side of the image.
-        patch: side of a patch.
-        windows: on a side, that attention stays in but for every third block.
-        decoders: layers that look from 300 queries at points of the one tensor that the backbone ends in.
-        taken: blocks whose operands are taken, and whose attention sees all windows.
-    """
+    """https://github.com/roboflow/rf-detr/tree/35ac6ab64634e188bbb0fa3fc5135132f0df45fc/rfdetr/models, as exported."""
 
     WIDE, HEADS, QUERIES, CLASSES, LOOKING, POINTS = 384, 6, 300, 91, 16, 2
 

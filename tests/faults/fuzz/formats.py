@@ -55,13 +55,7 @@ Data = tuple[bytes, ...]
 
 @dataclass(frozen=True)
 class Format:
-    """A kind of input.
-
-    Attributes:
-        made: its seeds; called once, in a folder with what :func:`tests.faults.fuzz.seeds.around` makes.
-        mutated: one of the seeds, changed.
-        tried: gives it to the verbs, in that folder; returns whether one of them took it. What it raises is a failure.
-    """
+    """A kind of input: its seeds, one of them changed, and the verbs that take it, which must not raise."""
 
     made: Callable[[], Data]
     mutated: Callable[[Random, bytes], bytes]
