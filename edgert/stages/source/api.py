@@ -200,7 +200,7 @@ class ApiSource:
         """Give frames to ``taker`` until :meth:`finish`, the limit, or ``stop``; see :class:`.ServedSource`."""
         try:
             with self._turn:  # frames submitted from now on must not overtake those in the queue
-                self._taker, self._stop = taker, stop
+                self._stop, self._taker = stop, taker
                 self.wake()
                 self._pass_on_waiting(taker)
             while not self._refuses_frames:
