@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -211,8 +212,8 @@ def new(
         console.print(f"• {note}", markup=False)
     for path in written:
         console.print("[green]→[/]", terminal.styled(str(path), ""))
-    shown = next(iter(images_of(source)), "photo.jpg")
-    hint = f"edgert run {output}" if made.report else f"edgert check {output} --images {shown}"
+    file, photo = (shlex.quote(str(one)) for one in (output, next(iter(images_of(source)), "photo.jpg")))
+    hint = f"edgert run {file}" if made.report else f"edgert check {file} --images {photo}"
     hint = f"pytest {written[2]}, and fill in {written[1]}" if made.stub else hint
     console.print(f"next: {hint}", markup=False)
 

@@ -231,7 +231,7 @@ class OneThread(ABC):
 
 
 class Mapped(OneThread):
-    """Whoever measures iterates over ``pipeline.map``, with a lent buffer for each batch."""
+    """The measuring thread iterates over ``pipeline.map``, with a lent buffer for each batch."""
 
     def saturated(self, seconds: float) -> Busy:
         self._go(WARM_S)

@@ -1,4 +1,4 @@
-"""Whoever reads what is printed goes away, a disk is full, or the run fails: the work and its numbers are kept."""
+"""The reader of standard output goes away, a disk is full, or the run fails: the work and its numbers are kept."""
 
 import json
 import os

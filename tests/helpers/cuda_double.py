@@ -105,7 +105,7 @@ class _Stream:
 
 
 _PATIENCE = 20
-"""Whoever looks at an event more often waits for it, and sleeps in between: paused work goes on."""
+"""Number of queries of an event after which paused work goes on, as the caller sleeps in between."""
 
 
 class _Event:

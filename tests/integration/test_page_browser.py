@@ -266,7 +266,7 @@ def test_zones_are_drawn_and_given_back_as_a_stage_takes_them(page: Page, sink: 
     page.open(f"{sink.url}#gate", 1200)
     wait_for(page, "document.querySelector('#view img').naturalWidth", 160)
     wait_for(page, "size.join()", "160,90")
-    page.press("z")
+    page.click(*middle_of(page, "#draw"))
     page.click(*middle_of(page, "[data-kind=zone]"))
     corners = ((0.25, 0.25), (0.75, 0.25), (0.75, 0.75), (0.25, 0.75))
     for across, down in corners:

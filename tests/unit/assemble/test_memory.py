@@ -246,3 +246,9 @@ def test_engines_elsewhere_may_take_much_less_than_is_planned(tmp_path: Path, mo
     ):
         assert plan.total_bytes == here.total_bytes
         assert plan.doubt_bytes == round(engines * 7 / 8)
+
+
+@pytest.mark.parametrize(("page", "named"), [("budgets", "plus {} %"), ("plan", "at least {} %")])
+def test_the_pages_name_the_margin_of_a_plan(page: str, named: str) -> None:
+    text = (Path(__file__).parents[3] / "docs" / f"{page}.md").read_text(encoding="utf-8")
+    assert named.format(round(100 * ERROR)) in text

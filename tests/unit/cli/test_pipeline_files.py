@@ -48,8 +48,9 @@ def test_a_starter_reads_from_the_source_that_is_named(tmp_path: Path) -> None:
     assert "next: edgert check pipeline.yaml" in done.stdout
     made = yaml.safe_load((tmp_path / "pipeline.yaml").read_text())
     assert "clip.mp4" in [stage.get("source") for stage in made["stages"].values()]
-    default = in_process("new", PARTS, "-o", "usb.yaml", cwd=tmp_path)
-    assert default.returncode == 0 and "v4l2:///dev/video0" in (tmp_path / "usb.yaml").read_text()
+    default = in_process("new", PARTS, "-o", "my usb.yaml", cwd=tmp_path)
+    assert default.returncode == 0 and "v4l2:///dev/video0" in (tmp_path / "my usb.yaml").read_text()
+    assert "next: edgert check 'my usb.yaml'" in default.stdout
 
 
 def test_a_starter_replaces_a_file_only_by_force(tmp_path: Path) -> None:

@@ -237,7 +237,7 @@ def test_its_thread_sleeps_until_there_is_something_to_do(
 
 @pytest.mark.parametrize("is_early", [True, False])
 def test_a_frame_for_which_there_is_no_memory_keeps_no_buffer(is_early: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever submits has the error and the buffer; one that was submitted before the start ends the pipeline."""
+    """The submitting thread gets the error and its buffer; an image submitted before the start ends the pipeline."""
     served = Served()
     served.begin.set()
 

@@ -332,13 +332,9 @@ at("label").addEventListener("input", () => {
 });
 at("copy").addEventListener("click", copy);
 document.addEventListener("keydown", (event) => {
-  if (!chosen || event.altKey || event.ctrlKey || event.metaKey) return;
+  if (!isEditing() || event.altKey || event.ctrlKey || event.metaKey) return;
   const writes = event.target.matches("input");
-  if (!writes && event.key.toLowerCase() === "z") {
-    at("draw").click();
-  } else if (!isEditing()) {
-    return;
-  } else if (event.key === "Enter" && (adding || event.target === at("label"))) {
+  if (event.key === "Enter" && (adding || event.target === at("label"))) {
     finish();
     event.target.blur();
     focusPoint(0);

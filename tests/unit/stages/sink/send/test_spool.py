@@ -158,7 +158,7 @@ def test_messages_from_before_the_clock_was_first_set_are_as_old_as_the_run(
 
 
 def test_a_long_wait_holds_nobody_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever puts waits for the lock while what is too old is looked for."""
+    """The putting thread waits for the lock while old messages are looked for."""
     one = spool(tmp_path / "a", limit=10**9)
     put(one, *range(20_000))
     one.secure()
