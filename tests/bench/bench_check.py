@@ -1,7 +1,5 @@
 """How often ``edgert check`` is right: every model with real weights whose preprocessing is documented.
 
-    python -m tests.bench.bench_check [--json FILE] [--photos 1,4,16] [--trials 12] [--pool 24] [--models ...]
-
 Each trial draws photos at random from a pool and asks of a pipeline file wired as documented, and of one with a single
 thing wrong: the color order, the scale, the placement or the way its outputs are read. A wrong setting that changes
 nothing (its answers on the whole pool are those of the right one, to 90 %) counts as right. Answers are remembered

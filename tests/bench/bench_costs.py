@@ -1,7 +1,5 @@
 """How far the cost model is off on networks that it has not seen, and on what it must reproduce.
 
-    python tests/bench/bench_costs.py [--json FILE]
-
 Every network with published times is predicted by a fit to all the others, and again by one without its family, by
 precision and board by board: median error, 90 % quantile and rank correlation; so are rates of GPU and DLA together,
 and what a CUDA graph saves. The shipped bars have to hold 85 to 95 % of the times of left-out publishers. HaX-CoNN's

@@ -1,7 +1,5 @@
 """Decoders of detection against their authors' own post-processing, on outputs that were made up.
 
-    python tests/bench/bench_decoders.py FOLDER [--json FILE]
-
 FOLDER is what ``tools/authors_decode.py`` wrote in the authors' environment: outputs, and the authors' answers. An
 output agrees where the same objects come in the same order (scores to a millionth; of scores nearer to each other the
 order is not asked), of the same class, boxes and corners within half a pixel, masks overlapping by 0.99 or more (those

@@ -1,7 +1,5 @@
 """How well the governor keeps a power cap on plants made by chance, and what governor and meters cost.
 
-    python tests/bench/bench_governor.py [--json FILE]
-
 Three minutes each of 200 scenarios (tests/helpers/plant.py). A load step and the start have 5 s to settle; after that a
 cap may be exceeded for 2 s in all, and switches may come once per 10 s of steady load. Throughput is over the whole
 time, against the best setting that would have kept the cap, looked for among all settings at every half second; a

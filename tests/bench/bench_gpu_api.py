@@ -1,8 +1,5 @@
 """What a program that uses the Python API gets on a GPU: its start, frames one by one, 30 calls a second, openings.
 
-    python tests/bench/bench_gpu_api.py [--engines ort rtx] [--only start batches pace openings] [--openings 200]
-        [--networks resnet50 yolov8s] [--batches 1 8] [--runs 5] [--folder FOLDER] [--json FILE]
-
 A start is a process of ten lines that imports edgert, opens a pipeline, submits a 1080p NV12 frame and waits for its
 result. The first run, into an empty cache, is ``cold_s``, beside the median of the others; ``open_s`` is the pipeline's
 constructor, ``import_s`` everything before.

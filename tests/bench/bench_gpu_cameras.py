@@ -1,8 +1,5 @@
 """Live 1080p cameras of 30 frames per second on one GPU: how long each frame takes, and how many cameras it holds.
 
-    python tests/bench/bench_gpu_cameras.py [--engines ort rtx] [--network yolov8s] [--cameras 8] [--runs 5]
-        [--seconds 4] [--most 48 64 …] [--json FILE]
-
 An edgert.Pipeline of one camera, without a batch, beside one of eight, ``batch: {max: 8, wait: 5ms}``; both are open,
 and film in turns. The cameras write NV12 into memory that the GPU reads, as V4L2 drivers do, their frames due one after
 the other. Latency is from when a frame was due to when a callback has its result, the camera's thread and Python's lock

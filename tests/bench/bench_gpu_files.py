@@ -1,7 +1,5 @@
 """H.264 files that the GPU's own decoders decode, through ResNet-50, by the public API: frames per second, and of what.
 
-    python tests/bench/bench_gpu_files.py [--json FILE]
-
 EDGERT_GPU_FILES 1080p files (8) of EDGERT_GPU_FRAMES images (2400), `decode: gpu`, one stage in batches of
 EDGERT_GPU_BATCH (8), and a sink that forgets; ResNet-50 in FP16, random weights, by EDGERT_GPU_ENGINE
 (onnxruntime-cuda). Frames per second are those of the middle of the run, when all files are under way. ``cpu_us`` is

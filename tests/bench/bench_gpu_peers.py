@@ -1,8 +1,5 @@
 """1080p NV12 frames on the host → answers on the host, on one GPU: edgert's pipelines beside the best that others make.
 
-    python tests/bench/bench_gpu_peers.py [--networks resnet50 yolov8s] [--batches 1 8] [--sides NAME …]
-        [--seconds 2] [--rounds 1] [--limit SECONDS] [--folder FOLDER] [--json FILE]
-
 The sides:
 
 - careful: PyTorch by hand (gpu_careful.py): normalization fused, channels last, one CUDA graph from bytes to answer,

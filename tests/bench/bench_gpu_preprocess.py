@@ -1,7 +1,5 @@
 """Eight 1080p NV12 frames on a GPU → one FP16 batch of 8 × 3 × 640 × 640, against the least that memory allows.
 
-    python tests/bench/bench_gpu_preprocess.py [--json FILE]
-
 The bar is a device-to-device copy that reads and writes as many bytes as the kernel must: 32-byte sectors of the planes
 that hold a pixel it samples, and the whole tensor. Everything runs as a CUDA graph over eight sets of frames in turn,
 more than any cache holds, timed by events. Beside it, on the same frames: torch operations, as people write them and

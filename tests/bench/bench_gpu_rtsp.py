@@ -1,7 +1,5 @@
 """Sixteen 1080p RTSP cameras decoded by one GPU: processor time of a stream, frames lost, latency.
 
-    python tests/bench/bench_gpu_rtsp.py [--json FILE]
-
 Another process serves H.264 of 4 Mbit/s over RTSP (RTP interleaved in TCP, loopback), every image numbered, in real
 time whoever reads. Each stream is a source of its own here, with ``decode: gpu``; one stage takes all frames on the GPU
 and releases them. Processor time is that of this whole process, network, decoder and pipeline included, over wall time

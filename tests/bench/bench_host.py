@@ -1,7 +1,5 @@
 """Processor time of the whole process per frame, from a source through a model on a GPU to a sink.
 
-    python tests/bench/bench_host.py [--json FILE]
-
 The GPU is a stand-in that does nothing, at once, and the records of frames are ready: what is left is the host's own
 work. Frames are 1080p NV12, in pinned memory or on the GPU; one at a time and eight; of a source that gives them as
 fast as they are taken, or of a program that submits lent buffers, of one frame or eight, and has a callback. What the

@@ -1,7 +1,5 @@
 """What INT8 costs in accuracy, by our default recipe and by other quantizers, on the same images.
 
-    python tests/bench/bench_int8_accuracy.py [--json FILE]
-
 Classifiers are judged two-fold: calibrated on each half of 250 ImageNet images (in the datasets' fair order) and scored
 on the other, so that all 250 are scored by a model that has not seen them. Detectors are calibrated on 128 images of
 COCO's training set and scored on 64 of its validation set, boxes from a score of 0.01 on, overlap 0.6, by COCO's own

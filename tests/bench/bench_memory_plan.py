@@ -1,7 +1,5 @@
 """The memory plan of ``edgert run --dry-run`` against the peak of a real run, for models it was not made on.
 
-    python tests/bench/bench_memory_plan.py [--json FILE]
-
 Every figure is a process of its own: ``edgert run`` on 60 frames of a synthetic source, its peak of physical memory
 (VmHWM), the median of three; engines are in the cache, as in every start but the first. The coefficients of the plan
 are measured beside it, on chains of convolutions made for nothing else: weights alone, nodes alone, activations alone.

@@ -1,7 +1,5 @@
 """What INT8 costs every real model of the evaluation data, and what a DLA takes of it: what `edgert models` knows.
 
-    python tests/bench/bench_models.py [--json FILE] [--keep configs/models.json] [--exports FOLDER [--random]]
-
 Each model is fed as its makers' code feeds it, quantized by the default recipe (as `precision: auto` does where INT8 is
 faster) on 32 images for ONNX Runtime, and scored on others beside FP32: classifiers on 125 images of ImageNet,
 detectors of COCO on 64 of its validation set, others by how far they agree with FP32 on 24 photographs. Of models whose

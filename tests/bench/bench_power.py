@@ -1,7 +1,5 @@
 """How far predicted watts are off: of idle boards, and of loads that the fit has not seen.
 
-    python tests/bench/bench_power.py [--json FILE]
-
 Idle: every reading that a board file cites against what plans reckon with in the modes that it holds for. Loaded:
 every published reading of a network, at the plug or of the module, predicted by a fit to all other networks. Exits 1
 where an idle reading is more than 15 % off, where the median of a chip's loaded ones is above 15 % or their 90 %

@@ -1,7 +1,5 @@
 """Calibration and quantization on 64 photos: our time and memory beside onnxruntime.quantization.quantize_static.
 
-    python tests/bench/bench_quantize.py [--json FILE]
-
 Both make a Q/DQ model with a scale per channel of the same float model and the same 64 photos, each in a process
 of its own (quantize_own.py, quantize_peer.py), which both read, decode and preprocess the images by the same code
 when their turn comes. Our time is from the model's file to the INT8 file, without bias correction, which the peer has

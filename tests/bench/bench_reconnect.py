@@ -1,7 +1,5 @@
 """Cameras that are killed and come back, and one that is absent at the start, in one pipeline.
 
-    python tests/bench/bench_reconnect.py [--cameras 8] [--kills 1000] [--absent 120] [--json FILE]
-
 Each camera is an RTSP server in a process of its own, killed with SIGKILL after one to three seconds of frames and
 started again a quarter to one and a half seconds later. Reported are how soon after it listens again frames come, how
 much of their rate cameras keep while others fall, and how memory and threads of the pipeline's process grow from the

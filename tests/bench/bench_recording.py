@@ -1,7 +1,5 @@
 """What it costs to record a run: four cameras of 1080p at 30 frames a second, as ``sink: mcap`` records them.
 
-    python tests/bench/bench_recording.py [--seconds 20] [--mbit 4] [--json FILE]
-
 The packets of four H.264 streams, a result of ten tracked objects for each frame, and the decisions of eight stages are
 given to the sink at the cameras' pace; nothing is decoded and no model runs. The figure is the processor time of the
 whole process, part of one core, less that of the same loop without a recorder. Bar: 5 % of a core. The second figure is

@@ -1,8 +1,5 @@
 """Hours of one pipeline: memory, files, threads, processor time and latency must be those of its beginning.
 
-    python tests/bench/bench_soak.py [--hours 4] [--fps 12] [--json FILE] [--folder FOLDER]
-    python tests/bench/bench_soak.py --judge FILE
-
 The demo's scene at a camera's rate through model, tracker and drawing, into videos and lines that rotate and go, into
 stills, and onto a live page that one viewer watches and that is asked for its state every five seconds. Ctrl-C ends it
 early and judges what there is. Each minute FILE is written anew, so that a run can be judged whose machine went away.

@@ -1,7 +1,5 @@
 """Every server of a pipeline beside thousands of connections, with recorders in the same process.
 
-    python tests/bench/bench_strangers.py [--seconds 8] [--json FILE]
-
 ``edgert run`` with at most 1,024 descriptors records a camera, once as its packets and once as images, and serves the
 live page with TLS, ``sink: webrtc`` with TLS and, where gst-rtsp-server is installed for this Python, ``sink: rtsp``.
 Another process attacks one server after the other: thousands of connections that say nothing, those that leave the

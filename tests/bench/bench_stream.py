@@ -1,7 +1,5 @@
 """How old an image is when a player shows it, read from a clock in the image itself: RTSP and WebRTC.
 
-    python tests/bench/bench_stream.py [--frames 300] [--sizes 640x360 1280x720] [--fps 15] [--json FILE]
-
 A clock (milliseconds, in squares) is drawn into each frame of a moving scene before it goes into the sink. Chromium,
 headless, reads it back from the canvas that it draws a shown frame on (``requestVideoFrameCallback``); PyAV's decoder
 plays RTSP. Both clocks are this machine's. Bar: WebRTC's median. Beside it, how many images a second the player showed

@@ -1,8 +1,5 @@
 """Trackers: how long they take per frame, and whether they find the authors' tracks.
 
-    python tests/bench/bench_track.py [--frames 200] [--rounds 5] [--json FILE]
-                                      [--bytetrack CHECKOUT --botsort CHECKOUT [--mot FOLDER]] [--write]
-
 Time: objects wander through a 1920x1080 image with jitter, misses, doubtful scores and some false alarms. Per round
 each tracker runs through all frames; what is reported is its best round's median and processor time per frame, because
 other work on the machine slows whole rounds. BoT-SORT is timed without images; finding the camera's motion in one of

@@ -3,8 +3,6 @@
 The clip is made of the evaluation photos, each shown for a few frames while the view drifts over it, so that the
 video has the content of photos and the motion of a camera. The OpenCV loop is the one people write:
 VideoCapture.read, resize, letterbox, float NCHW, session.run, and the same decoder.
-
-    python tests/bench/bench_video.py [--json FILE]
 """
 
 import json

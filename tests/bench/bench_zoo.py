@@ -1,7 +1,5 @@
 """What ``edgert new`` writes for models that their authors' own packages exported: the right task and decoder?
 
-    python tests/bench/bench_zoo.py FOLDER [--photos IMAGE_OR_FOLDER ...] [--json FILE]
-
 FOLDER is what tools/zoo_exports.py filled, in an environment of its own; that script says what is right for each. A
 model that nothing here reads is right where ``new`` refuses it. The night fails where fewer than 95 % are right, where
 one is wrong and sure of it, or where one takes ``new`` more than a minute of processor time. What is kept,
