@@ -7,6 +7,8 @@ from dataclasses import asdict, dataclass
 from functools import lru_cache
 from typing import Any
 
+from pydantic import TypeAdapter
+
 from edgert.errors import ConfigError, nearest
 from edgert.installation import shipped
 from edgert.wiring.check_report import yaml_value
@@ -145,6 +147,9 @@ def _family_names(family: Family) -> str:
     return " ".join(map(_normalize, (family.name, *family.reads, *(one.partition(": ")[2] for one in family.reads))))
 
 
+_MEASURED = TypeAdapter(Measured)
+
+
 @lru_cache(maxsize=1)
 def measurements() -> Mapping[str, tuple[Measured, ...]]:
     """Return family name → measurements of its models; models without a family have an empty name.
@@ -155,8 +160,5 @@ def measurements() -> Mapping[str, tuple[Measured, ...]]:
     data = json.loads(shipped("configs/models.json").read_text(encoding="utf-8"))
     found: dict[str, list[Measured]] = {}
     for name, facts in data.items():
-        own = {key: facts[key] for key in facts.keys() & set(Measured.__slots__) - {"dla"}}
-        own["warnings"] = tuple(facts.get("warnings", ()))
-        dla = {int(number): DlaShare(**one) for number, one in facts.get("dla", {}).items()}
-        found.setdefault(facts["family"], []).append(Measured(model=name, dla=dla or None, **own))
+        found.setdefault(facts["family"], []).append(_MEASURED.validate_python({"model": name, **facts}))
     return {family: tuple(some) for family, some in found.items()}

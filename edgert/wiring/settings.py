@@ -12,17 +12,16 @@ import numpy as np
 from edgert.config import ClassifyTask, DetectTask, InputConfig, KeypointsTask, TaskConfig
 from edgert.config.model_section import value_of, verb_of
 from edgert.kinds import DECODERS
-from edgert.wiring.families import IMAGENET_MEAN, IMAGENET_STD
 
-CAFFE_MEAN = (123.0, 117.0, 104.0)
-"""Mean of red, green and blue in ImageNet, as in Caffe's model zoo."""
-
+IMAGENET_MEAN, IMAGENET_STD = (123.675, 116.28, 103.53), (58.395, 57.12, 57.375)
+"""Red, green, blue: (0.485, 0.456, 0.406) and (0.229, 0.224, 0.225) of https://pytorch.org/vision/stable/models.html,
+times 255."""
 SCALES: dict[str, tuple[tuple[float, ...], tuple[float, ...]]] = {
     "0 to 255": ((0.0,), (1.0,)),
     "0 to 1": ((0.0,), (255.0,)),
     "-1 to 1": ((127.5,), (127.5,)),
     "ImageNet": (IMAGENET_MEAN, IMAGENET_STD),
-    "Caffe mean": (CAFFE_MEAN, (1.0,)),
+    "Caffe mean": ((123.0, 117.0, 104.0), (1.0,)),
 }
 """Name of a scale → mean and std, each one value or red, green, blue."""
 _INTEGER_SCALES = {

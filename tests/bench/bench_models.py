@@ -62,7 +62,7 @@ FAMILY = {
     "osnet_x0_25_msmt17": "Torchreid (OSNet)",
     "yunet_120x160": "YuNet",
 }
-"""Model → its row of edgert/wiring/families.py; the others have none."""
+"""Model → its row of configs/families.yaml; the others have none."""
 
 
 def section(name: str) -> ModelConfig:
