@@ -21,14 +21,7 @@ PAGE = "docs/extending.md lists what it needs, and edgert.testing checks it"
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """A package's claim that a class is a kind.
-
-    Attributes:
-        name: name of the kind in a pipeline file.
-        target: ``module:Class``, or the class itself.
-        package: name of the distribution.
-        version: version of the distribution.
-    """
+    """A package's claim that a class is a kind. ``target`` is the class, or ``module:Class``."""
 
     name: str
     target: str | type[Any]
@@ -84,9 +77,8 @@ class Registry:
     def get(self, name: str) -> type[Any]:
         """Return the class of a kind, imported and checked.
 
-        Raises:
-            ConfigError: no kind has that name, two packages claim it, its class cannot be imported, or lacks a required
-                member.
+        Raises ConfigError: no kind has that name, two packages claim it, its class cannot be imported, or lacks a
+        required member.
         """
         claims = [claim for claim in self.foreign() if claim.name == name]
         if name in self.own:

@@ -49,14 +49,6 @@ class BoundedQueue(Generic[T]):
     """Bounded FIFO queue from one producer to one consumer.
 
     It needs no lock: the one producer adds, and an item is removed by a single pop.
-
-    Args:
-        capacity: items that may wait.
-        drop: what is lost when it is full.
-
-    Attributes:
-        waits: whether a producer has to wait for room while it is full.
-        count, dropped: items put in, and lost.
     """
 
     __slots__ = ("capacity", "count", "drop", "dropped", "items", "waits")
@@ -147,10 +139,6 @@ class Join(Generic[T]):
         """Replace the edges, which keep their numbers; return frames that are complete without removed edges.
 
         Frames that wait already need no part from a new edge.
-
-        Args:
-            carried: for every edge, the streams it carries.
-            under_way: as for :func:`join_of`.
         """
         before, self._edges_of, self._limit = self._edges_of, _edges_of(carried), under_way + _USER_HELD
         complete = list[T]()
@@ -183,13 +171,7 @@ def _edges_of(carried: Sequence[frozenset[str]]) -> Mapping[str, frozenset[int]]
 
 
 def join_of(carried: Sequence[frozenset[str]], under_way: int, merge: Callable[[T, T], T]) -> Join[T] | None:
-    """Return the join of a stage whose edges bring parts of the same frames; None for other stages.
-
-    Args:
-        carried: for every edge, the streams it carries.
-        under_way: result of :func:`most_under_way`.
-        merge: as for :class:`Join`.
-    """
+    """Return the join of a stage whose edges bring parts of the same frames; None for other stages."""
     return Join(carried, under_way + _USER_HELD, merge) if shares_streams(carried) else None
 
 
@@ -356,10 +338,7 @@ class Batcher(Generic[T]):
     def is_due(self, now: float, idle: bool, last: bool = False) -> bool:
         """Return whether to run the batch now.
 
-        Args:
-            now: the time.
-            idle: whether the engine is free and no other frame has come yet.
-            last: whether no more frames will come.
+        An engine is ``idle`` while it is free and no other frame has come; ``last``: no more will.
         """
         is_free = idle and not self.is_patient
         return bool(self.held) and (last or is_free or self.rows == self.most or now >= self._deadline)
@@ -384,8 +363,7 @@ class Batcher(Generic[T]):
 class RateLimiter:
     """Reduction of a source's frame rate: a camera drops frames evenly, a file delivers them later.
 
-    Attributes:
-        share: fraction of frames that pass, 0 to 1.
+    ``share`` is the fraction of frames that pass.
     """
 
     def __init__(self) -> None:

@@ -43,8 +43,7 @@ def fill_in(text: str, env: Mapping[str, str], where: str) -> str:
 
     From then on, values from the environment are hidden in everything that is printed.
 
-    Raises:
-        ConfigError: a variable is unset or malformed.
+    Raises ConfigError: a variable is unset or malformed.
     """
 
     def value(match: re.Match[str]) -> str:
@@ -135,13 +134,7 @@ def parse_document(
 ) -> Document:
     """Parse a text in the place of a pipeline file; see :func:`read_document`.
 
-    Args:
-        text: YAML text.
-        path: path of the pipeline file.
-        overrides: as in :func:`read_document`.
-        env: as in :func:`read_document`.
-        has_overlay: whether the file's overlay is loaded after the text.
-        name: name of the text in errors; default: the path.
+    Errors call it ``name``, which is the path by default.
     """
     env = os.environ if env is None else env
     builder, overlay = _Builder(name or str(path), env), overlay_path(path) if has_overlay else None
@@ -177,10 +170,7 @@ def mapping_document(
 ) -> Document:
     """Return the document of a pipeline that a program gives as a mapping instead of a file.
 
-    Args:
-        mapping: keys of a pipeline file; tuples become lists, and paths become texts. It is not changed.
-        overrides: as in :func:`read_document`.
-        env: as in :func:`read_document`.
+    Tuples become lists, and paths become texts.
 
     Raises:
         ConfigError: a key is not a text, a value has a type that YAML lacks, or as in :func:`read_document`.
@@ -193,16 +183,7 @@ def mapping_document(
 
 
 def changed_document(document: Document, data: dict[str, Any], overrides: Iterable[str] = ()) -> Document:
-    """Return a document with other data and overrides on top; ``${NAME}`` in the data is not filled in again.
-
-    Args:
-        document: document to start from, which is not changed.
-        data: new data, which the overrides change in place.
-        overrides: as in :func:`read_document`.
-
-    Raises:
-        ConfigError: as in :func:`read_document`.
-    """
+    """Return a document with other data and overrides on top; ``${NAME}`` in the data is not filled in again."""
     builder = _Builder(str(document.path), {})
     builder.places.update(document.places)
     builder.written.update(document.written)
@@ -266,10 +247,6 @@ class _Builder:
         """Apply ``key.path=value`` to ``data`` in place.
 
         Entries of lists are numbered from 0. Missing sections are added. The places of what was there are removed.
-
-        Args:
-            data: data that is changed in place.
-            text: override as ``key.path=value``.
 
         Raises:
             ConfigError: ``=`` is missing, the path leads through a plain value or to a list entry that does not exist,

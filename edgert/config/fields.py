@@ -281,8 +281,7 @@ def _either_schema(known: JsonSchemaValue, part: JsonSchemaValue) -> JsonSchemaV
 class Kinded(Section):
     """A family of sections: validating a mapping returns the section of the kind that it names.
 
-    Attributes:
-        family: key that names the kind, and registry of the kinds; set on the family, not on its kinds.
+    ``family`` is the key that names the kind, and the registry of the kinds.
     """
 
     family: ClassVar[tuple[str, Registry]]

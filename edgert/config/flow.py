@@ -48,13 +48,7 @@ _TWO_BATCHES = 16
 
 
 def queue_of(before: section.StageConfig, after: section.StageConfig, live: bool) -> tuple[int, Drop]:
-    """Return capacity and drop policy of one edge: the listener's setting, else the source's, else a default.
-
-    Args:
-        before: section of the producer.
-        after: section of the listener.
-        live: whether ``before`` is a live source.
-    """
+    """Return capacity and drop policy of one edge: the listener's setting, else the source's, else a default."""
     default = LIVE_QUEUE if live else FILE_QUEUE if isinstance(before, section.SourceStage) else STAGE_QUEUE
     if not live and isinstance(after, section.InferStage) and after.batch is not None:
         # Room for the next batch while this one is prepared; for two of small batches, so that threads switch less.
@@ -167,10 +161,7 @@ def check_flow(stages: Stages, models: Mapping[str, ModelConfig], where: Where) 
 def check_outputs(stages: Stages, read: Iterable[Path], where: Where) -> None:
     """Check the files of sinks. Raises ConfigError: two sinks write one file, or one writes a file that is read.
 
-    Args:
-        stages: stages of the pipeline.
-        read: files that the pipeline reads: its own, recordings and models.
-        where: function that returns the place of a key in the file.
+    ``read`` are the files that the pipeline reads.
     """
     taken = {os.path.realpath(path): "" for path in read}  # Path.resolve() raises RuntimeError for a loop of links
     streams = sources_of(stages)
@@ -351,11 +342,7 @@ def why_not_called(stages: Stages, pinned: Collection[str] = ()) -> tuple[str, s
 
     A call runs every stage in the caller's thread, on given frames, and returns one result for each. So frames come
     from one ``source: api`` without ``fps:``, no stage makes several frames of one, and no thread is pinned to a core.
-    Everything else works as in a started pipeline.
-
-    Args:
-        stages: stages of the pipeline.
-        pinned: names of the stages whose threads are pinned to cores, because of their model's placement.
+    Everything else works as in a started pipeline. ``pinned`` are the stages whose threads are pinned to cores.
     """
     sources = {name: stage for name, stage in stages.items() if isinstance(stage, section.SourceStage)}
     foreign = [name for name, stage in sources.items() if stage.source != "api"]

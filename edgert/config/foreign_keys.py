@@ -36,13 +36,7 @@ _REPLACEMENTS = {
 def replacement_for(key: str, above: Sequence[str | int], data: Mapping[str, Any]) -> str:
     """Return the place in a pipeline file for another tool's key, as ``conf is models.parts.task.score``.
 
-    Args:
-        key: unknown key as written.
-        above: key path of its section.
-        data: data of the file, for the name of its model.
-
-    Returns:
-        An empty text for a key that is not known of another tool.
+    It is empty for a key that is not known of another tool. ``above`` is the key path of its section.
     """
     place = _REPLACEMENTS.get(key.lower().replace("-", "_"), "")
     models = data.get("models")

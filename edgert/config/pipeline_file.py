@@ -51,8 +51,7 @@ def parse_input(text: str, where: str = "--input") -> InputConfig:
     A word alone is the value of a key with few values: ``letterbox`` is ``resize: letterbox``. Other keys are written
     ``key=value``, with commas between several numbers.
 
-    Raises:
-        ConfigError: a word or key is unknown; the error suggests the nearest one.
+    Raises ConfigError: a word or key is unknown; the error suggests the nearest one.
     """
     words = _input_values()
     found: dict[str, Any] = {}
@@ -73,8 +72,7 @@ def parse_task(text: str, where: str = "--task") -> TaskConfig:
 
     A detector's ``options:`` are written like its keys.
 
-    Raises:
-        ConfigError: a word or value cannot be used; the error suggests the nearest one.
+    Raises ConfigError: a word or value cannot be used; the error suggests the nearest one.
     """
     verb, *rest = text.split() or [""]
     if verb not in TASK_VERBS:
@@ -267,9 +265,7 @@ class PipelineFile:
     def located(self, error: EdgertError, default: str = "") -> EdgertError:
         """Add file and line to an error whose place is only a key path, such as ``stages.camera.source``; return it.
 
-        Args:
-            error: error whose ``where`` is changed.
-            default: place of an error without one.
+        An error without a place gets ``default``.
         """
         bare = error.where.startswith(("stages.", "models.")) and " " not in error.where
         error.where = self.where(*error.where.split(".")) if bare else error.where or default
@@ -302,11 +298,7 @@ def read_pipeline(
 ) -> PipelineFile:
     """Read and check a pipeline file as :func:`load_pipeline` does.
 
-    Args:
-        path: as for :func:`load_pipeline`.
-        overrides: as for :func:`load_pipeline`.
-        env: variables for ``${NAME}``; the process environment when None.
-        run_ops: whether the files under ``ops:`` are run; without them their operators are unknown.
+    Variables of ``env`` replace those of the process. Without ``run_ops``, operators under ``ops:`` are unknown.
     """
     if isinstance(overrides, str | Mapping):
         what, fix = f"overrides are of type {type(overrides).__name__}", 'overrides=["stages.camera.fps=15"]'
@@ -331,13 +323,7 @@ def read_pipeline(
 def changed_pipeline(file: PipelineFile, data: dict[str, Any], overrides: Iterable[str] = ()) -> PipelineFile:
     """Return a pipeline with other data, checked like a file; ``file`` is not changed.
 
-    Args:
-        file: loaded pipeline.
-        data: new data, which the overrides change in place.
-        overrides: ``key.path=value`` strings, as of ``--set``.
-
-    Raises:
-        ConfigError: the data has mistakes.
+    The overrides change ``data`` in place. Raises ConfigError.
     """
     document = changed_document(file.document, data, overrides)
     return PipelineFile(_check_document(document, file.config.name), document, file.passed_over)
@@ -346,8 +332,7 @@ def changed_pipeline(file: PipelineFile, data: dict[str, Any], overrides: Iterab
 def parse_pipeline(text: str, path: Path, env: Mapping[str, str]) -> PipelineFile:
     """Return the pipeline of a text for a file that need not exist; ``env`` as for :func:`read_pipeline`.
 
-    Raises:
-        ConfigError: the text has mistakes.
+    Raises ConfigError: the text has mistakes.
     """
     document = parse_document(text, path, env=env, has_overlay=False)
     return PipelineFile(_check_document(document, _default_name(path)), document)
@@ -356,8 +341,7 @@ def parse_pipeline(text: str, path: Path, env: Mapping[str, str]) -> PipelineFil
 def replacement_pipeline(file: PipelineFile, text: str) -> PipelineFile:
     """Return the pipeline of a new text for a file, with the overrides that the file was loaded with.
 
-    Raises:
-        ConfigError: the text has mistakes.
+    Raises ConfigError: the text has mistakes.
     """
     was = file.document
     document = parse_document(text, was.path, was.overrides, has_overlay=False, name="the new file")
@@ -368,8 +352,7 @@ def replacement_pipeline(file: PipelineFile, text: str) -> PipelineFile:
 def recorded_pipeline(data: Mapping[str, Any], path: Path) -> PipelineFile:
     """Return a pipeline from the data of a recorded run, checked like a file at ``path``.
 
-    Raises:
-        ConfigError: the data has mistakes.
+    Raises ConfigError: the data has mistakes.
     """
     document = replace(mapping_document(data, ()), path=path)
     config = _check_document(document, _default_name(path))

@@ -34,10 +34,7 @@ def keys_of(data: Any) -> list[str]:
 def verb_tag(data: Any, verbs: Sequence[str], first: Sequence[str] = ()) -> str | None:
     """Return ``<verb>`` as the tag for pydantic's tagged unions; None unless exactly one key is a verb.
 
-    Args:
-        data: mapping from YAML, or a section made from one.
-        verbs: all verbs.
-        first: verbs that win over others, because their sections have an option of another verb's name.
+    Verbs of ``first`` win, because their sections have an option of another verb's name.
     """
     found = [key for key in keys_of(data) if key in verbs]
     winners = [key for key in found if key in first] or found

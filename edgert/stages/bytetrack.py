@@ -68,10 +68,6 @@ class ByteTrack:
     """Tracker that numbers the objects of one stream, frame by frame. Not thread-safe.
 
     An unconfirmed track ends with its first miss.
-
-    Args:
-        limits: thresholds; the defaults are the paper's.
-        rate_hz: calls of :meth:`update` per second.
     """
 
     motion: Motion = ASPECT_AND_HEIGHT
@@ -94,8 +90,7 @@ class ByteTrack:
     def update(self, boxes: F32, scores: F32, classes: I32) -> I64:
         """Advance by one frame; see :meth:`edgert.stages.track.Tracker.update`. Numbers follow confirmation.
 
-        Raises:
-            StageError: shapes disagree, or a box or score is NaN or infinite. Tracks are unchanged then.
+        Raises StageError: shapes disagree, or a box or score is NaN or infinite. Tracks are unchanged then.
         """
         sides = _checked(boxes, scores, classes)
         self.predict()

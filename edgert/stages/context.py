@@ -80,7 +80,6 @@ class SimpleStage:
 def make_stage(section: Any, name: str, context: Context) -> Any:
     """Return the stage, sink or tracker that a section describes, not opened. Every registered section has ``make``.
 
-    Raises:
-        EdgertError: its settings cannot work.
+    Raises EdgertError: its settings cannot work.
     """
     return section.make(name, context)

@@ -95,11 +95,7 @@ def upright(frame: Frame, corners: F32, margin: float = 0.0) -> Frame:
     """Return the content of a rotated box as an upright frame; a tall box is turned by 90°.
 
     PaddleOCR crops text this way (``get_rotate_crop_image`` of its ``tools/infer/utility.py``). The copy is counted.
-
-    Args:
-        frame: frame on the host or a GPU.
-        corners: (4, 2) float32 x, y in source pixels.
-        margin: margin on each side, as a part of the box.
+    ``corners`` is (4, 2) float32 x, y in source pixels; ``margin`` is a part of the box.
     """
     box = clockwise(corners[None])[0] - np.array(origin_of(frame), np.float32)
     center = box.mean(axis=0)
@@ -165,11 +161,7 @@ def check_classes(classes: Sequence[str], labels: Collection[str], where: str) -
 
 
 class CropRegion(SimpleStage):
-    """Stage that crops every frame to a fixed part of it.
-
-    Args:
-        region: x1, y1, x2, y2 as parts 0–1 of the frame.
-    """
+    """Stage that crops every frame to a fixed part of it. ``region`` is x1, y1, x2, y2 as parts 0–1 of the frame."""
 
     def __init__(self, region: tuple[float, float, float, float]) -> None:
         self._region = region

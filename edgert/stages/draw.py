@@ -398,9 +398,7 @@ _LABEL_SHARE, _LEAST_PX = 1 / 30, 12
 class SimulationLabel:
     """Sink wrapper that marks every result of a simulated board, so that it cannot be mistaken for a real one.
 
-    Args:
-        shows: whether the sink shows images, which then get a label. They are copied, because other stages may use
-            them.
+    Images that it shows get a label, on a copy.
     """
 
     def __init__(self, sink: Stage, label: str, shows: bool) -> None:

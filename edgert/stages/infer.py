@@ -57,15 +57,6 @@ class HostInference:
     """Inference slot on the CPU: one set of bound tensors with its preprocessor and decoder. For one thread at a time.
 
     Frames are preprocessed straight into the session's bound input, without a further copy.
-
-    Args:
-        session: session with the tensors, owned by this slot.
-        preprocessor: writer of the session's image input.
-        decoder: reader of its outputs.
-        batched: for every output, whether its first dimension is the batch.
-
-    Attributes:
-        network: (width, height) of the input, pixels.
     """
 
     def __init__(
@@ -110,9 +101,6 @@ class Infer(SimpleStage):
     """Stage that adds one model's record to every ``every``-th result; the others pass without one.
 
     The engine belongs to the pipeline, here and in the stages below: closing a stage does not close it.
-
-    Attributes:
-        every: number of frames from one run to the next; may be set while the stage runs.
     """
 
     def __init__(self, name: str, inference: Inference, every: int = 1) -> None:
@@ -151,11 +139,7 @@ def newest_detections(result: Result) -> tuple[str, Detections]:
 class InferCrops(Infer):
     """Stage that runs a model on crops of the newest detections and adds a :class:`~edgert.runtime.Crops` record.
 
-    Args:
-        inference: slot of the model; as many crops are run at once as it has rows.
-        crop: settings that choose the detections to crop.
-        every: number of frames from one run to the next; the others pass without a record.
-        upright: whether rotated boxes are cropped upright; the model's results then have no position in the frame.
+    With ``upright``, rotated boxes are cropped upright; results then have no position in the frame.
     """
 
     def __init__(
@@ -179,9 +163,7 @@ class InferCrops(Infer):
 class VariantInference:
     """Slots of several loaded models, of which one runs: the one that is chosen when the first row of a run is filled.
 
-    Args:
-        inferences: slot of each model, with its own preprocessor and decoder; the last one serves all further levels.
-        choice: level that is read before each run, shared by all stages that change together.
+    The last one serves all further levels.
     """
 
     def __init__(self, inferences: Sequence[Inference], choice: ModelLevel) -> None:
@@ -345,11 +327,6 @@ class InferSegment(SimpleStage):
     """Stage that runs one segment of a split model. The first fills the input, the last decodes the outputs.
 
     While frame n is in the next segment, this one works on frame n + 1, in another slot of the chain.
-
-    Args:
-        name: name of the stage in the pipeline file; the key of its record.
-        chain: chain that the segments of one inference slot share.
-        number: number of the segment, from 0.
     """
 
     def __init__(self, name: str, chain: Chain, number: int) -> None:
@@ -371,8 +348,7 @@ class InferSegment(SimpleStage):
 class FirstSegment(InferSegment):
     """First segment, which takes every ``every``-th frame of a stream.
 
-    Args:
-        preprocessors: one preprocessor per slot, or one in all if the slots share the input.
+    There is one preprocessor per slot, or one in all if the slots share the input.
     """
 
     def __init__(self, name: str, chain: Chain, preprocessors: Sequence[Preprocessor], every: int = 1) -> None:

@@ -59,13 +59,7 @@ class _Scene:
 
 
 class MotionGate(SimpleStage):
-    """Stage that ends results of frames without motion; the first frame of a stream passes.
-
-    Args:
-        threshold: gray levels by which a changed pixel differs from the background.
-        part: part of the pixels, 0-1, that must change.
-        hold_s, heartbeat_s: see :class:`MotionSection`.
-    """
+    """Stage that ends results of frames without motion; the first frame of a stream passes."""
 
     def __init__(self, threshold: float, part: float, hold_s: float, heartbeat_s: float) -> None:
         self._threshold, self._part = threshold, part

@@ -33,10 +33,7 @@ _STAND_IN = {"float32": None, "uint8": None, "int8": None, "int32": None, "float
 class Placement:
     """Used part of a frame, and its rectangle in the network's input.
 
-    Attributes:
-        frame: view of the used part of the frame.
-        left, top, width, height: rectangle in network pixels that it is resized to.
-        geometry: map to source pixels.
+    Left, top, width and height are in network pixels; ``geometry`` maps these to source pixels.
     """
 
     frame: Frame
@@ -55,8 +52,7 @@ class Placement:
 def place(frame: Frame, network: tuple[int, int], config: InputConfig) -> Placement:
     """Place a frame in a network input of (width, height) pixels.
 
-    Raises:
-        StageError: ``resize: none`` and the frame has another size.
+    Raises StageError: ``resize: none`` and the frame has another size.
     """
     net_w, net_h = network
     width, height, left, top = net_w, net_h, 0, 0
@@ -100,13 +96,7 @@ def yuv_matrix(color: Color, order: str) -> F32:
 
 
 class Resampler:
-    """Scaler and color converter with scratch memory for images up to the network's size, allocated once.
-
-    Args:
-        width, height: size of the network's input, pixels.
-        order: "rgb", "bgr" or "gray".
-        interpolation: one of :data:`INTERPOLATIONS`.
-    """
+    """Scaler and color converter with scratch memory for images up to the network's size, allocated once."""
 
     def __init__(self, width: int, height: int, order: str, interpolation: str) -> None:
         self.order, self._how = order, INTERPOLATIONS[interpolation]
@@ -249,8 +239,7 @@ class Preprocessor:
     def into(self, row: int, frame: Frame) -> Geometry:
         """Write a frame into one row of the tensor; return the map to source pixels.
 
-        Raises:
-            StageError: the frame does not fit (``resize: none``).
+        Raises StageError: the frame does not fit (``resize: none``).
         """
         placement = place(frame, self.network, self.config)
         if self._bordered.get(row) != placement.rectangle:
@@ -289,8 +278,7 @@ _CLIPPED = 0.1
 def check_levels(config: InputConfig, dtype: str, where: str) -> str:
     """Return a warning about the gray levels that an input of integers cannot hold; empty where it holds nearly all.
 
-    Raises:
-        ModelError: hardly any level is left, because mean and std are those of a float input.
+    Raises ModelError: hardly any level is left, because mean and std are those of a float input.
     """
     if dtype not in _STAND_IN or np.dtype(dtype).kind not in "iu":
         return ""

@@ -100,14 +100,7 @@ class PrivacySection(section.PackageStage):
 
 
 class Privacy(SimpleStage):
-    """Stage that replaces each frame by a copy in which areas and objects are unreadable.
-
-    Args:
-        areas: polygon of each area; parts 0-1 of the frame, or pixels where a number is above 1.
-        classes: labels or numbers of objects.
-        how: way to make them unreadable.
-        margin: margin around an object, as a part of its box.
-    """
+    """Stage that replaces each frame by a copy in which areas and objects are unreadable."""
 
     def __init__(
         self,

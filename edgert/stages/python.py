@@ -63,8 +63,7 @@ def python_stage(name: str, found: object, args: Mapping[str, Any], where: str) 
     A class is instantiated with ``args``; its instance is callable, or has ``process``, and optionally ``open`` and
     ``close``. A function is called with ``args`` in addition to the result.
 
-    Raises:
-        ConfigError: the object cannot be made with these arguments, or cannot be called with a result.
+    Raises ConfigError: the object cannot be made with these arguments, or cannot be called with a result.
     """
     if not isinstance(found, type):
         return _function_stage(name, found, args, where)
@@ -88,8 +87,7 @@ def _function_stage(name: str, function: object, args: Mapping[str, Any], where:
 def check_function(title: str, function: Any, args: Mapping[str, Any], where: str) -> Function:
     """Return the function; ``title`` says what calls it.
 
-    Raises:
-        ConfigError: it cannot be called with a result and these arguments, or is ``async``.
+    Raises ConfigError: it cannot be called with a result and these arguments, or is ``async``.
     """
     if not callable(function):
         what = f"{title} got {type(function).__name__}, which cannot be called"

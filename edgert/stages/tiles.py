@@ -44,14 +44,7 @@ def _spans(size: int, count: int, overlap: float) -> Iterator[tuple[int, int]]:
 
 
 class InferTiles(Infer):
-    """Stage that runs a detector on tiles of every ``every``-th frame, and adds one merged record.
-
-    Args:
-        inference: slot of the model; as many tiles are run at once as it has rows.
-        config: tiles and merging.
-        every: number of frames from one run to the next; the others pass without a record.
-        agnostic: whether boxes of different classes are merged, too.
-    """
+    """Stage that runs a detector on tiles of every ``every``-th frame, and adds one merged record."""
 
     def __init__(
         self, name: str, inference: Inference, config: TileConfig, every: int = 1, agnostic: bool = False
@@ -74,8 +67,7 @@ def merge_tiles(
 ) -> Detections:
     """Return the boxes of all tiles as one record of the frame, best score first.
 
-    Raises:
-        StageError: the records are not detections, or have masks.
+    Raises StageError: the records are not detections, or have masks.
     """
     first = found[0]
     has_masks = isinstance(first, Detections) and any(one.masks is not None for one in found)

@@ -46,8 +46,7 @@ class PredictingTracker(Protocol):
     def ahead(self, steps: float) -> tuple[I64, F64]:
         """Predict where the objects of the last update are ``steps`` update intervals later.
 
-        Returns:
-            numbers (N,) of the objects, and (N, 4) pixels by which the sides of their boxes have moved.
+        They are numbers (N,), and (N, 4) pixels by which the sides of the boxes have moved.
         """
 
 
@@ -77,11 +76,6 @@ class Track(SimpleStage):
 
     On frames without detections, objects are at their predicted positions and marked as such, unless ``predict:
     false``. Masks, corners and points of objects move with their boxes.
-
-    Args:
-        name: name of the stage; the key of its record.
-        config: kind of tracker, with its settings.
-        context: context of the pipeline; detections reach this stage ``rate_hz`` times per second.
     """
 
     def __init__(self, name: str, config: TrackStage, context: Context) -> None:

@@ -106,14 +106,7 @@ bit."""
 
 @dataclass(frozen=True, slots=True)
 class Answers:
-    """The answers of one setting to one photo.
-
-    Attributes:
-        records: record of each view, the photo itself first.
-        control: record of the control image.
-        raw: outputs of each view.
-        raw_control: outputs of the control image.
-    """
+    """The answers of one setting to one photo. The photo itself is the first view."""
 
     records: tuple[Record, ...]
     control: Record

@@ -35,14 +35,8 @@ def with_activation(
     """Return a task with the activation that the graph shows, where its decoder would otherwise examine every frame.
 
     For ``detr``, scores without an activation may need a softmax, with a column for no object. Only as many labels as
-    columns show that they need a sigmoid.
-
-    Args:
-        task: task with the decoder.
-        model: model with the graph.
-        shapes: output shapes, without the batch dimension.
-        label_count: number of known class names; 0 for none.
-        as_auto: where labels do not show it, choose as ``auto`` does: softmax if there is one more column than labels.
+    columns show that they need a sigmoid. Where labels do not show it, ``as_auto`` chooses as ``auto`` does: softmax if
+    there is one more column than labels.
     """
     if not has_unknown_activation(task):
         return task

@@ -154,8 +154,7 @@ _MEASURED = TypeAdapter(Measured)
 def measurements() -> Mapping[str, tuple[Measured, ...]]:
     """Return family name → measurements of its models; models without a family have an empty name.
 
-    Raises:
-        ArtifactError: the shipped file is missing.
+    Raises ArtifactError: the shipped file is missing.
     """
     data = json.loads(shipped("configs/models.json").read_text(encoding="utf-8"))
     found: dict[str, list[Measured]] = {}

@@ -92,9 +92,8 @@ def read_photos(images: Sequence[str | Path], limit: int = PHOTO_LIMIT) -> list[
 
     Images are (h, w, 3) uint8 BGR, upright, at most 1920 pixels wide and high.
 
-    Raises:
-        ConfigError: a path does not exist, a folder has no image, or a file is not an image.
-        StageError: a video cannot be read.
+    Raises ConfigError: a path does not exist, a folder has no image, or a file is not an image. Raises StageError: a
+    video cannot be read.
     """
     if not images:
         raise ConfigError("no image was given", fix="--images photo.jpg, a folder of them, or a video")
@@ -179,9 +178,7 @@ def draw_best_answer(report: CheckReport) -> U8:
 def save_image(report: CheckReport, path: Path) -> None:
     """Write the image of :func:`draw_best_answer` as PNG or JPEG, by the name's ending.
 
-    Raises:
-        ConfigError: the name has another ending.
-        ArtifactError: the file cannot be written.
+    Raises ConfigError: the name has another ending. Raises ArtifactError: the file cannot be written.
     """
     if path.suffix.lower() not in (".png", ".jpg", ".jpeg"):
         raise ConfigError(f"cannot write an image named {path.name!r}", fix="end its name in .png or .jpg")

@@ -74,9 +74,8 @@ stages:
 def write_package(name: str, folder: Path) -> list[Path]:
     """Write a package to ``folder/name`` and return the paths of its files.
 
-    Raises:
-        ConfigError: ROS 2 does not allow the name, or the folder exists.
-        ArtifactError: a file cannot be written.
+    Raises ConfigError: ROS 2 does not allow the name, or the folder exists. Raises ArtifactError: a file cannot be
+    written.
     """
     if not _NAME.fullmatch(name):
         why = "a name has lower-case letters, digits and single _, and begins with a letter"

@@ -201,9 +201,8 @@ class Subject:
 def load_subject(config: ModelConfig, labels: tuple[str, ...], where: str) -> Subject:
     """Load and compile a model.
 
-    Raises:
-        ModelError: the file is not a model, its input is not one image, or a dimension stays dynamic.
-        BuildError: the backend refuses it.
+    Raises ModelError: the file is not a model, its input is not one image, or a dimension stays dynamic. Raises
+    BuildError: the backend refuses it.
     """
     model = load(config.onnx)
     threads = config.threads or core_count()

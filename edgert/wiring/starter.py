@@ -32,8 +32,7 @@ def refuse_existing(path: Path, force: bool) -> None:
 def write_pipeline(text: str, path: Path, force: bool) -> None:
     """Write a pipeline file atomically, and check that it loads.
 
-    Raises:
-        ConfigError: the file exists, cannot be written, or the text is not a valid pipeline.
+    Raises ConfigError: the file exists, cannot be written, or the text is not a valid pipeline.
     """
     refuse_existing(path, force)
     try:
@@ -86,8 +85,7 @@ class Starter:
 
         Even with ``force``, an existing decoder and test are kept, because the user may have filled them in.
 
-        Raises:
-            ConfigError: a file exists, or cannot be written.
+        Raises ConfigError: a file exists, or cannot be written.
         """
         refuse_existing(path, force)
         stub, folder = self.stub.files if self.stub else {}, path.parent
@@ -158,9 +156,8 @@ def starter(
 ) -> Starter:
     """Return a starter pipeline for a model; see :func:`new`. Paths in it are relative to ``directory``.
 
-    Raises:
-        ModelError: the file is not an ONNX model, or its input is not one image.
-        ConfigError: a photo cannot be read.
+    Raises ModelError: the file is not an ONNX model, or its input is not one image. Raises ConfigError: a photo cannot
+    be read.
     """
     path, folder, stubs = Path(model_path), (directory or Path()).absolute(), list[Stub]()
 

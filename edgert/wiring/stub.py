@@ -15,13 +15,7 @@ from edgert.stages.decode.guess import STRIDES
 
 @dataclass(frozen=True, slots=True)
 class Stub:
-    """A decoder template that the user fills in.
-
-    Attributes:
-        module: name of the module, as a pipeline file in the same folder uses it.
-        text: text of the module.
-        test: text of its test.
-    """
+    """A decoder template that the user fills in."""
 
     module: str
     text: str

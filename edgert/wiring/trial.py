@@ -30,13 +30,7 @@ from edgert.wiring.settings import variants
 
 
 def guesses(engine: Engine, label_count: int | None = None, declared: Guess | None = None) -> list[Guess]:
-    """Return the decoders that fit shapes and names of the outputs: the declared one, then the likeliest first.
-
-    Args:
-        engine: compiled model.
-        label_count: number of known class names.
-        declared: decoder that the metadata declare.
-    """
+    """Return the decoders that fit shapes and names of the outputs: the declared one, then the likeliest first."""
     (image,) = engine.inputs
     names = [tensor.name for tensor in engine.outputs]
     is_batched = not engine.batched or engine.batched[0]
@@ -67,13 +61,6 @@ def readings(
     written: TaskConfig | None, engine: Engine, labels: tuple[str, ...], network: Size, declared: Guess | None = None
 ) -> list[TaskConfig]:
     """Return every task that can read the outputs: the written one first, then guesses, each with its variants.
-
-    Args:
-        written: task of the pipeline file; None without one.
-        engine: compiled model.
-        labels: names of the classes.
-        network: width and height of the input.
-        declared: as for :func:`guesses`.
 
     Raises:
         ModelError: no decoder can read the outputs; the error names those that were tried.
@@ -120,9 +107,7 @@ def decoder_of(task: TaskConfig, labels: tuple[str, ...], engine: Engine, networ
 def make_checked_decoder(task: TaskConfig, labels: tuple[str, ...], engine: Engine, network: Size) -> CheckedDecoder:
     """Return the decoder of a task for the outputs of a model.
 
-    Raises:
-        ModelError: it cannot read the outputs.
-        ConfigError: the labels do not fit.
+    Raises ModelError: it cannot read the outputs. Raises ConfigError: the labels do not fit.
     """
     names = [tensor.name for tensor in engine.outputs]
     return checked_decoder(decoder_for(task, labels), tuple(output_shapes(engine)), network, names)
@@ -274,14 +259,7 @@ Answer = tuple[tuple[Array, ...], Geometry]
 
 
 class Trial:
-    """Runs of a session on views, with a cache of resized images and answers.
-
-    Args:
-        session: session whose only input is the image.
-        batched: whether the first dimension is the batch, for every output.
-        where: name of the model in errors.
-        ran: function called after every run of the engine.
-    """
+    """Runs of a session on views, with a cache of resized images and answers."""
 
     def __init__(self, session: Session, batched: Sequence[bool], where: str, ran: Callable[[], None]) -> None:
         self._session, self._batched, self._where, self._ran = session, batched, where, ran
@@ -292,9 +270,8 @@ class Trial:
     def answer(self, config: InputConfig, view: View) -> Answer:
         """Return the model's answer to a view with an input section.
 
-        Raises:
-            ModelError: the model's input is not an image of that color and layout.
-            StageError: the image has another size, and ``resize: none`` is set.
+        Raises ModelError: the model's input is not an image of that color and layout. Raises StageError: the image has
+        another size, and ``resize: none`` is set.
         """
         fitted = config.model_copy(update={"resize": "stretch"}) if config.resize == "center_crop" else config
         preprocessor = Preprocessor(fitted, self._tensor, self._where)  # another may have changed the border

@@ -27,11 +27,6 @@ class Embed:
     """The first output as one vector, copied; with ``l2``, scaled to length 1 (a vector of zeros is unchanged).
 
     Of a transformer's hidden state [tokens, length] it is the first token, which describes the image in ViT and DINOv2.
-
-    Attributes:
-        embed: normalization of the vector.
-        match: file of a gallery whose most similar vector gives the name; None without one.
-        threshold: lowest similarity for a name.
     """
 
     embed: Literal["l2", "none"] = "l2"
@@ -175,9 +170,7 @@ class MultiLabel:
 class Heads:
     """Several outputs, each of them a row of class scores, or a single number that is reported unchanged.
 
-    Attributes:
-        top: number of classes to report per head.
-        heads: name → labels of each head, in the order of the model's outputs; no labels for a single number.
+    ``heads`` is name → labels, in the order of the model's outputs.
     """
 
     top: int = 1

@@ -42,10 +42,6 @@ class CheckedDecoder(Decoder, Protocol):
     def check(self, shapes: Shapes, network: Size) -> None:
         """Check the outputs' shapes before the first image.
 
-        Args:
-            shapes: output shapes without the batch dimension.
-            network: (width, height) of the network's input.
-
         Raises:
             ModelError: this decoder cannot read the outputs.
             ConfigError: there are fewer labels than classes, or more.
@@ -131,10 +127,7 @@ def grid_of(network: Size, strides: tuple[int, ...]) -> Grid:
 class Roles:
     """Indices of the outputs with final boxes, scores and classes.
 
-    Attributes:
-        boxes: index of the boxes.
-        rows: indices of the scores and classes, in the order of the outputs.
-        count: index of the number of valid rows; None without one.
+    ``rows`` are scores and classes in the order of the outputs; ``count`` is the number of valid rows.
     """
 
     boxes: int
@@ -175,11 +168,7 @@ def boxes_and_scores(shapes: Shapes) -> tuple[int, int] | None:
 def check_labels(class_count: int, labels: tuple[str, ...], where: str = "", *, is_exact: bool = True) -> None:
     """Raise ConfigError unless there are as many labels as classes, because others would name objects wrongly.
 
-    Args:
-        class_count: number of classes; 0, for an unknown number, accepts any labels.
-        labels: names of the classes; empty is accepted.
-        where: place in the pipeline file, for errors.
-        is_exact: whether there may not be more classes than ``class_count``.
+    0 classes, for an unknown number, accept any labels. Unless ``is_exact``, there may be more classes.
     """
     if not labels or not class_count or len(labels) == class_count or (len(labels) > class_count and not is_exact):
         return

@@ -179,8 +179,7 @@ class Head(Protocol):
     def class_count(self, shapes: Shapes, network: Size) -> int | None:
         """Return the number of classes; None if shapes do not show it.
 
-        Raises:
-            ModelError: the outputs do not have the shapes this head reads.
+        Raises ModelError: the outputs do not have the shapes this head reads.
         """
 
     def read(self, outputs: Sequence[Array], network: Size, score: float) -> Candidates:
@@ -226,9 +225,7 @@ class Detector:
     def check(self, shapes: Shapes, network: Size) -> None:
         """Check that this decoder can read outputs of these shapes, and that every class has a label.
 
-        Raises:
-            ModelError: it cannot read them.
-            ConfigError: there are fewer labels than classes, or more.
+        Raises ModelError: it cannot read them. Raises ConfigError: there are fewer labels than classes, or more.
         """
         check_labels(self.head.class_count(shapes, network) or 0, self.labels)
 
@@ -274,13 +271,7 @@ def best_class(scores: F32, floor: float) -> tuple[Index, F32, I32]:
     """Return the rows whose best class reaches ``floor``, with that score and class.
 
     One comparison of all numbers finds the few that matter; a maximum per short row would take several times as long.
-
-    Args:
-        scores: (N, C) float32.
-        floor: lowest score.
-
-    Returns:
-        (M,) rows in ascending order, (M,) float32 scores, (M,) int32 classes.
+    They are (M,) rows in ascending order, (M,) float32 and (M,) int32, of (N, C) scores.
     """
     rows = np.flatnonzero(scores >= floor) // scores.shape[1]
     first = np.ones(len(rows), np.bool_)

@@ -72,11 +72,7 @@ def levels_of(shapes: Shapes) -> list[Mapping[int, list[int]]]:
 def _fit_levels(shapes: Shapes, network: Size, signatures: Sequence[Mapping[int, int]], most: int) -> bool:
     """Return whether the outputs form levels of strides 8, 16 …, each with the same outputs.
 
-    Args:
-        shapes: output shapes.
-        network: (width, height) of the network's input.
-        signatures: allowed levels, each as columns → number of outputs.
-        most: maximum number of rows per cell, which all levels have in common.
+    A signature is columns → number of outputs; ``most`` limits the rows per cell.
     """
     levels = levels_of(shapes)
     counts = [{columns: len(some) for columns, some in level.items()} for level in levels]

@@ -20,10 +20,7 @@ BODIES = (16, 17, 18)
 class Fit:
     """Reason why a decoder can read a model's outputs.
 
-    Attributes:
-        reason: sentence for messages.
-        weight: 1 for possible, 2 for likely, 3 or more if every number fits.
-        classes: number of classes that the outputs would have; None if shapes do not show it.
+    A weight of 1 is possible, 2 likely, 3 or more if every number fits.
     """
 
     reason: str
@@ -136,13 +133,7 @@ def guess(
 ) -> list[Guess]:
     """Return the decoders that can read such outputs, the likeliest first; empty if none can.
 
-    Args:
-        output_shapes: output shapes without the batch dimension; a dynamic dimension is None.
-        output_names: output names in the model; may be empty.
-        input_shape: (C, H, W) or (H, W, C), without the batch dimension; dynamic dimensions are None.
-        n_labels: number of labels; None if unknown.
-        is_batched: whether the first output has a batch dimension in the model.
-        dtypes: NumPy's names of the output types; empty if they are unknown.
+    ``input_shape`` has no batch dimension; dynamic dimensions are None.
 
     Raises:
         ConfigError: a decoder of an installed package cannot be loaded.
@@ -205,14 +196,7 @@ _OWN = (
 
 
 def wrong_shapes(decoder: str, reads: str, shapes: Shapes, network: Size) -> ModelError:
-    """Return the error of a decoder that cannot read these outputs, naming the decoder that probably can.
-
-    Args:
-        decoder: task line of the decoder, such as ``"detect: yolox"``.
-        reads: description of the outputs that it reads.
-        shapes: output shapes of the model.
-        network: (width, height) of its input.
-    """
+    """Return the error of a decoder that cannot read these outputs, naming the decoder that probably can."""
     width, height = network
     likely = [found for found in guess(shapes, (), (3, height, width), None) if str(found) != decoder]
     got = ", ".join(map(str, map(list, shapes))) or "no output"

@@ -29,9 +29,6 @@ class YoloV8Seg(Head):
 
     An object's mask is 1 where the weighted sum of prototypes, interpolated between cells, is above 0, which is 0.5
     after the sigmoid. It is cropped to the box, at the network's resolution. Objects with an empty mask are removed.
-
-    Attributes:
-        boxes: unit of the boxes: network pixels, or fractions of the network's width and height.
     """
 
     has_masks = True
@@ -149,10 +146,6 @@ class DetrSeg(RowHead):
     """Logits [Q, C], boxes [Q, 4] and masks [Q, h, w] of the complete image, in any order.
 
     A mask is 1 where its logits, interpolated between cells, are above 0; it may reach beyond its box.
-
-    Attributes:
-        activation: see :class:`~edgert.stages.decode.decoded.Detr`.
-        label_count: number of the task's labels; set by the code that creates the decoder.
     """
 
     has_masks = True
@@ -299,12 +292,7 @@ def with_masks(
 ) -> Detections:
     """Return the record with a mask for every object.
 
-    Args:
-        record: record of the boxes.
-        cut: function that returns an object's mask for its row and span; see :func:`mask_cutter`.
-        spans: (N, 4) x1, y1, x2, y2 in network pixels.
-        geometry: map from network pixels to source pixels.
-        all_stay: whether objects with an empty mask stay.
+    ``cut`` is a :func:`mask_cutter`; ``spans`` are (N, 4) network pixels. With ``all_stay``, empty masks stay, too.
     """
     scale, offset = (geometry.scale_x, geometry.scale_y), (geometry.offset_x, geometry.offset_y)
     regions = (spans * np.array(scale * 2) + np.array(offset * 2)).tolist()

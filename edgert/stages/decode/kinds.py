@@ -95,12 +95,7 @@ class Custom:
 
 @dataclass(frozen=True, slots=True)
 class SubsetDecoder:
-    """Decoder that reads some of a model's outputs.
-
-    Attributes:
-        decoder: decoder of these outputs.
-        places: indices of these outputs among all.
-    """
+    """Decoder that reads some of a model's outputs."""
 
     decoder: CheckedDecoder
     places: tuple[int, ...]
@@ -116,12 +111,6 @@ def checked_decoder(
     decoder: CheckedDecoder, shapes: Shapes, network: Size, names: Sequence[str] = ()
 ) -> CheckedDecoder:
     """Return a decoder that reads outputs of these shapes: the given one, or one that skips unneeded outputs.
-
-    Args:
-        decoder: decoder of the task.
-        shapes: output shapes without the batch dimension.
-        network: (width, height) of the network's input.
-        names: output names; may be empty.
 
     Raises:
         ModelError: the decoder cannot read the outputs.
@@ -144,13 +133,7 @@ def checked_decoder(
 def decoder_for(
     task: TaskConfig, labels: tuple[str, ...], where: str = "", search: Path | None = None
 ) -> CheckedDecoder:
-    """Return the decoder that a task names.
-
-    Args:
-        task: section of the task.
-        labels: names of the classes, or of the points for ``keypoints``; may be empty.
-        where: place of the task in the pipeline file, for errors.
-        search: folder of the pipeline file, where ``python:`` searches first.
+    """Return the decoder that a task names. ``python:`` searches the folder ``search`` first.
 
     Raises:
         ConfigError: an unknown option, or a user's function that cannot be loaded.
@@ -223,8 +206,7 @@ log = logging.getLogger(__name__)
 def labels_of(config: ModelConfig, where: str = "") -> tuple[str, ...]:
     """Return names of a model's classes: the task's ``labels``, else those in the model file; empty without any.
 
-    Raises:
-        ConfigError: see :func:`read_labels`.
+    Raises ConfigError: see :func:`read_labels`.
     """
     if config.task.labels is not None:
         return read_labels(config.task.labels, where)
@@ -249,9 +231,8 @@ def fitting_decoder(
     Labels in the model file are ignored with a warning if their number is not that of the classes. Labels that the task
     names are then an error. ``names`` are the output names.
 
-    Raises:
-        ModelError: the task's decoder cannot read the outputs.
-        ConfigError: there are fewer or more labels than classes, or see :func:`decoder_for`.
+    Raises ModelError: the task's decoder cannot read the outputs. Raises ConfigError: there are fewer or more labels
+    than classes, or see :func:`decoder_for`.
     """
     decoder = decoder_for(config.task, labels, where, search)
     try:
@@ -269,9 +250,8 @@ def read_labels(path: Path, where: str = "") -> tuple[str, ...]:
     Blank lines at the end are ignored. Between names, a line of one space or one invisible character is that character,
     as in dictionaries of text models.
 
-    Raises:
-        ConfigError: the file is missing, is not text, has no names, or a blank line between names, which would shift
-            all later classes.
+    Raises ConfigError: the file is missing, is not text, has no names, or a blank line between names, which would shift
+    all later classes.
     """
     try:
         lines = [line if len(line) == 1 else line.strip() for line in read_text(path).split("\n")]

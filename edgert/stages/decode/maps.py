@@ -163,10 +163,6 @@ class Heatmap:
     """One output [K, h, w]: each point is the peak of its map, to a fraction of a cell. An image has one body.
 
     A cell's index times its size is its position in the network's input, as in HRNet and SimpleBaseline.
-
-    Attributes:
-        score: lowest mean of the points' scores of a body.
-        labels: names of the K points.
     """
 
     score: float = 0.25
@@ -201,11 +197,7 @@ class Heatmap:
 def one_body(points: F32, floor: float, names: tuple[str, ...], geometry: Geometry) -> Keypoints:
     """Return the record of the image's one body, or of none where its mean score is below ``floor``.
 
-    Args:
-        points: (K, 3) float32 x, y in network pixels and score. The box is the hull of those whose score is not 0.
-        floor: lowest mean of the points' scores.
-        names: names of the points.
-        geometry: map from network pixels to source pixels.
+    ``points`` is (K, 3) x, y in network pixels and score; the box is the hull of those whose score is not 0.
     """
     score, places = points[:, 2].mean(), points[points[:, 2] != 0, :2]
     places = places if len(places) else points[:, :2]
@@ -233,11 +225,7 @@ def peaks(maps: F32) -> F32:
 def refine_peaks(cells: npt.NDArray[Any], patch: F32, values: F32, size: tuple[int, int]) -> F32:
     """Return the same as :func:`peaks`, from the cells of the peaks.
 
-    Args:
-        cells: (K,) cells of the peaks.
-        patch: (K, 3, 3) values around each, or around the nearest cell that is not at the border.
-        values: (K,) values at the peaks.
-        size: (height, width) of the maps.
+    ``patch`` is (K, 3, 3) values around each, or around the nearest cell that is not at the border.
     """
     y, x = np.divmod(cells, size[1])
     near_y, near_x = _inner(cells, size)

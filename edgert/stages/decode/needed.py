@@ -12,10 +12,6 @@ def needed_outputs(shapes: Shapes, names: Sequence[str] = ()) -> tuple[int, ...]
     (``models/yolo.py``, Detect.forward). Together, those maps have as many cells as there are boxes. Heads that only
     training needs have ``aux`` in their names, as in torchvision's segmentation models. Transformers return their
     hidden states. TensorFlow's detection API and torchvision name the final boxes, and add masks or raw boxes.
-
-    Args:
-        shapes: output shapes without the batch dimension.
-        names: output names; may be empty.
     """
     if (final := _final_outputs(shapes, names)) is not None:
         return final

@@ -26,10 +26,6 @@ class SimCC:
     Li et al., "SimCC: a Simple Coordinate Classification Perspective for Human Pose Estimation", 2022. As in RTMPose
     (``mmpose/codecs/utils/post_processing.py`` of github.com/open-mmlab/mmpose), a point is where both are highest, and
     its score is the lower of the two. A point without a score above 0 is missing. An image has one body.
-
-    Attributes:
-        score: lowest mean of the points' scores of a body.
-        labels: names of the K points.
     """
 
     score: float = 0.25
@@ -81,12 +77,7 @@ class MoveNet:
 
     A row of 56 is y, x, score of each point, then ymin, xmin, ymax, xmax and score of the body. All are relative to the
     network's width and height. Layouts: https://www.tensorflow.org/hub/tutorials/movenet and the model pages of MoveNet
-    and MoveNet.MultiPose.
-
-    Attributes:
-        score: lowest score of a body; that of a single body is the mean of its points' scores.
-        limit: maximum number of bodies.
-        labels: names of the points.
+    and MoveNet.MultiPose. The score of a single body is the mean of its points' scores.
     """
 
     score: float = 0.25
@@ -259,12 +250,6 @@ class TrtPose:
     """Two outputs: parts [18, h, w], and fields [42, h, w] with y and x of the direction of each of 21 links.
 
     A body's score is the mean of all parts' values at their peaks, 0 for missing parts.
-
-    Attributes:
-        score: lowest score of a body.
-        limit: maximum number of bodies.
-        labels: names of the parts.
-        links: pairs of parts, in the order of the fields.
     """
 
     score: float = 0.0

@@ -141,11 +141,6 @@ class KeypointRcnn:
     """Boxes [N, 4], labels [N], scores [N], points [N, K, 3] and their scores [N, K], in any order.
 
     A point's score is the sigmoid of its heat map's value. Its third number, visibility, is always 1 and ignored.
-
-    Attributes:
-        score: lowest score of a body.
-        limit: maximum number of bodies.
-        labels: names of the points.
     """
 
     score: float = 0.25

@@ -119,11 +119,7 @@ def _has_place(record: Detections, sizes: Any) -> Bool:
 
 
 class CheckedRecords:
-    """Decoder whose records are checked.
-
-    Attributes:
-        decoder: decoder of the outputs; may be replaced between two frames, from any thread.
-    """
+    """Decoder whose records are checked. ``decoder`` may be replaced between two frames, from any thread."""
 
     def __init__(self, decoder: Decoder, check: RecordCheck) -> None:
         self.decoder, self._check = decoder, check

@@ -65,12 +65,7 @@ class Level:
 
 
 class Found(NamedTuple):
-    """Rows of a level that matter.
-
-    Attributes:
-        rows: (M,) row indices in ascending order.
-        parts: (M, width) contiguous float32 for each of the level's ``wanted``.
-    """
+    """Rows of a level that matter. Parts are (M, width) contiguous float32, one for each of the level's ``wanted``."""
 
     rows: Index
     parts: tuple[F32, ...]

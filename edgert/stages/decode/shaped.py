@@ -28,9 +28,6 @@ class YoloV8Obb(Head):
     Boxes of the record are hulls. Overlap is that of the boxes' Gaussians, as in these models' own suppression. See
     Llerena et al., "Gaussian Bounding Boxes and Probabilistic Intersection-over-Union for Object Detection", 2021,
     equations 9 to 13. As there, a removed box still suppresses worse ones.
-
-    Attributes:
-        boxes: unit of the boxes: network pixels, or fractions of the network's width and height.
     """
 
     boxes: detection.Unit = "pixels"

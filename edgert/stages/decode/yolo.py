@@ -26,11 +26,7 @@ from edgert.stages.decode.guess import BODIES, MOST_QUERIES, STRIDES, Fit, Outpu
 
 @dataclass(frozen=True, slots=True)
 class YoloV5(Head):
-    """One output [N, 5 + C]: center x, y, width, height; score = objectness * class.
-
-    Attributes:
-        boxes: unit of the boxes: network pixels, or fractions of the network's width and height.
-    """
+    """One output [N, 5 + C]: center x, y, width, height; score = objectness * class."""
 
     boxes: Unit = "pixels"
 
@@ -67,12 +63,7 @@ class YoloV5(Head):
 def product_scores(rows: F32, floor: float) -> tuple[F32, I32, Bool]:
     """Return the best class of every row [.., objectness, classes...] by objectness * class.
 
-    Args:
-        rows: (M, 5 + C) float32.
-        floor: lowest score.
-
-    Returns:
-        (K,) scores and (K,) classes of the rows that reach ``floor``, and (M,) whether a row does.
+    Of the rows that reach ``floor``, return scores and classes; and of all, whether they do.
     """
     classes = rows[:, 5:].argmax(axis=1)
     scores = rows[np.arange(len(rows)), classes + 5] * rows[:, 4]
@@ -128,9 +119,6 @@ class YoloV8(Head):
 
     S is the number of cells of strides 8, 16, 32; if it is not, S is the longer side. An export with NMS in the graph,
     [N, 6], is read as by ``yolov10``.
-
-    Attributes:
-        boxes: unit of the boxes: network pixels, or fractions of the network's width and height.
     """
 
     boxes: Unit = "pixels"

@@ -39,8 +39,7 @@ def camera_source(name: str, path: str, config: SourceStage, counter: Counter, c
     It waits for an unplugged camera. Where a GPU shares the processor's memory and reads ``format``, the driver writes
     where the GPU reads.
 
-    Raises:
-        DeviceError: on the first frame: there is no such camera, or this user may not read it.
+    Raises DeviceError: on the first frame: there is no such camera, or this user may not read it.
     """
     live = True if config.realtime is None else config.realtime
     timeline = Timeline(name, config, clock, MediaClock(live=True), fps=None, paced=False)
@@ -69,9 +68,6 @@ class _Devices:
 
     def connect(self, device: CudaDevice | None) -> Device:
         """Open the camera.
-
-        Args:
-            device: GPU whose memory the images are wanted in; None for the host.
 
         Raises:
             DeviceError: there is no such camera, or this user may not read it.
@@ -114,8 +110,7 @@ class _Devices:
     def _open_on_board(self, config: SourceStage, device: CudaDevice | None) -> Device | None:
         """Return the camera whose images the board decodes; None where the board cannot.
 
-        Raises:
-            FinalError: ``decode: gpu``, and neither the board nor a GPU can decode them.
+        Raises FinalError: ``decode: gpu``, and neither the board nor a GPU can decode them.
         """
         reason = self._why_not_on_board(config)
         if not reason:

@@ -22,9 +22,8 @@ def csi_source(name: str, config: SourceStage, counter: Counter, clock: Clock) -
 
     Frames stay in video memory where a GPU reads them; else they are copied.
 
-    Raises:
-        ConfigError: ``source`` is not a sensor's number, or ``flip: 90`` comes without ``size``.
-        DeviceError: on the first frame: GStreamer, the camera, its daemon or the requested mode is missing.
+    Raises ConfigError: ``source`` is not a sensor's number, or ``flip: 90`` comes without ``size``. Raises DeviceError:
+    on the first frame: GStreamer, the camera, its daemon or the requested mode is missing.
     """
     number, where = whole_number(config.source.removeprefix("csi://")), f"stages.{name}"
     if number is None:

@@ -22,12 +22,7 @@ MOST_FAILURES, FAILURES_WITHIN_NS = 3, 60_000_000_000
 class DecoderChoice:
     """Decoder of one source, across its connections. The first choice is logged, and every change.
 
-    Args:
-        where: place of the source, for messages.
-        decode: ``decode:`` of the pipeline file.
-
-    Attributes:
-        refused: why hardware does not decode the video; empty while it does, or was not tried.
+    ``refused`` says why hardware does not decode the video.
     """
 
     def __init__(self, where: str, decode: str) -> None:
@@ -38,10 +33,6 @@ class DecoderChoice:
 
     def apply(self, video: Video, device: CudaDevice | None) -> None:
         """Choose the decoder of a video that was just opened.
-
-        Args:
-            video: opened video, of which nothing was read.
-            device: GPU whose memory the frames are wanted in; None for the host.
 
         Raises:
             FinalError: ``decode: gpu``, and the GPU cannot decode it.

@@ -17,13 +17,7 @@ _MOST_FPS = 1000.0
 
 @dataclass(frozen=True, slots=True)
 class Delivered:
-    """Size and rate of the frames that a source will give.
-
-    Attributes:
-        size: (width, height) in pixels.
-        fps: frames per second; None without a rate, as for images.
-        name: name of the probed file or device.
-    """
+    """Size and rate of the frames that a source will give. A still image has no rate."""
 
     size: tuple[int, int]
     fps: float | None

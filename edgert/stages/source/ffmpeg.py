@@ -209,11 +209,8 @@ class Video:
     ) -> None:
         """Decode in hardware from now on. Call :meth:`why_not_on` first.
 
-        Args:
-            device: GPU that frames stay on; None for the host.
-            on_refused: function that gets the reason where the decoder gives no image; the processor then decodes.
-                Without it, :meth:`images` raises.
-            on_failed: function that gets reason and time where the decoder fails later, before :meth:`images` raises.
+        ``on_refused`` gets the reason where the decoder gives no image; without it, :meth:`images` raises.
+        ``on_failed`` gets reason and time where it fails later.
 
         Raises:
             DeviceError: the decoder cannot be created.

@@ -205,8 +205,7 @@ def videos_at(pattern: Path, where: str) -> list[Path]:
 
     Where a glob matches some files with the usual suffixes, all other files are left out.
 
-    Raises:
-        StageError: there is none.
+    Raises StageError: there is none.
     """
     found = matched(pattern)
     usual = [path for path in found if path.suffix.lower() in VIDEO_SUFFIXES]
@@ -242,8 +241,7 @@ class Images:
     Sizes may differ from image to image. ``fps`` (30 by default) sets their distance in media time; ``realtime: true``
     also holds them back that long. Images that cannot be read are skipped and counted; the first few are named.
 
-    Raises:
-        StageError: no image matches, or none of them can be read.
+    Raises StageError: no image matches, or none of them can be read.
     """
 
     live = False

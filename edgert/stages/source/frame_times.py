@@ -41,16 +41,7 @@ def usual_rate(container: InputContainer, stream: VideoStream) -> Fraction | Non
 
 
 class TimestampJoiner:
-    """Correction for files whose clock was set while recording: later times continue where the earlier ones end.
-
-    Args:
-        time_base: seconds per tick.
-        period_ns: usual time between two frames; 0 when unknown.
-        may_leap: whether the container's clock may leap forward, as FFmpeg marks its format.
-
-    Attributes:
-        found: whether a set clock was found so far.
-    """
+    """Correction for files whose clock was set while recording: later times continue where the earlier ones end."""
 
     found = False
 
@@ -106,12 +97,7 @@ class BestTimes:
         self._wrong_pts = self._wrong_dts = 0
 
     def choose(self, pts: int | None, dts: int | None) -> int | None:
-        """Return the next frame's time in ticks; None without one.
-
-        Args:
-            pts: presentation time of the frame.
-            dts: decoding time of the packet that completed the frame.
-        """
+        """Return the next frame's time in ticks; None without one."""
         if dts is not None:
             self._wrong_dts += dts <= self._last_dts
             self._last_dts = dts
@@ -140,9 +126,6 @@ class SenderClock:
     """Clock of one connection's sender, from the times that FFmpeg attaches to packets after a sender report.
 
     Reports come every few seconds, and a camera may set its clock. Each one holds for the images that follow it.
-
-    Args:
-        where: place of the source, for messages.
     """
 
     def __init__(self, where: str) -> None:

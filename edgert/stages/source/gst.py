@@ -132,17 +132,8 @@ def gst_source(
     speed.
 
     A frame's buffer belongs to the element that made it and returns there when the frame's lease ends. Cameras own few
-    buffers, so copy frames that are kept for long.
-
-    Args:
-        name: name of the stage.
-        pipeline: elements as ``gst-launch-1.0`` takes them.
-        config: keys of the stage.
-        counter: counter of copied pixels.
-        clock: clock of the frames' timestamps.
-        title: name of the pipeline in messages.
-        lost: function that makes an error from GStreamer's message, for a camera behind a daemon. Such a camera never
-            ends, and is tried again less often.
+    buffers, so copy frames that are kept for long. ``lost`` makes the error of a camera behind a daemon, which never
+    ends and is tried again less often.
 
     Raises:
         DeviceError: PyGObject or GStreamer is missing; on the first frame: the pipeline is refused or fails.

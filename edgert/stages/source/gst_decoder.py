@@ -106,12 +106,7 @@ class DecoderRefusedError(DeviceError):
 class GstDecoder:
     """GStreamer decoder of one opened video stream.
 
-    Args:
-        stream: video stream of an opened container.
-        device: GPU that reads the images in video memory; None for images on the host.
-        timeout_s: longest wait for an image.
-        where: place of the source, for messages.
-        low_latency: whether the stream is live and has no B frames, so that images come in display order.
+    With ``low_latency``, a live stream has no B frames, and images come in display order.
 
     Raises:
         DeviceError: GStreamer refuses the pipeline.

@@ -54,14 +54,7 @@ USB_CODECS = {
 
 
 def packets(codec: str, source: str, decoder: str, end: str = TO_NVMM) -> str:
-    """Return the pipeline for compressed video that edgert feeds into the ``appsrc`` named ``source``.
-
-    Args:
-        codec: ``h264`` or ``hevc``, in access units with start codes.
-        source: name of the appsrc.
-        decoder: elements that decode.
-        end: elements behind the decoder.
-    """
+    """Return the pipeline for compressed video that edgert feeds into the ``appsrc`` named ``source``."""
     caps = f"video/x-{codec.replace('hevc', 'h265')},stream-format=byte-stream,alignment=au"
     put = f'appsrc name={source} format=time block=true max-bytes=4194304 caps="{caps}"'
     return f"{put} ! {decoder} ! {end}"
@@ -89,18 +82,8 @@ def encoding(
 
     For files, all images have one quantizer, which the element accepts with ``ratecontrol-enable=0 preset-level=0``.
     With ``bps`` the bit rate is constant. There are no B frames, every key frame has parameter sets, and the encoder
-    runs at its highest clock, as in jetson-utils.
-
-    Args:
-        codec: ``h264`` or ``hevc``.
-        encoder: one of :data:`ENCODERS`, or any other element with its properties.
-        names: names of the appsrc and the appsink.
-        size: (width, height), pixels.
-        fps: nominal frame rate; None, for a varying one, means 30.
-        quality: quantizer, 0 to 51.
-        keyframe_every: frames from one key frame to the next.
-        nvmm: whether the images are NV12 in video memory, not I420 on the host.
-        bps: bit rate of video that is watched live; 0 uses the quantizer.
+    runs at its highest clock, as in jetson-utils. ``names`` are those of the appsrc and the appsink. A varying frame
+    rate is None, and means 30.
     """
     live = {"name": ENCODER, "control-rate": 1, "bitrate": bps, "preset-level": 1}
     file = {

@@ -376,14 +376,6 @@ def source_for(
 ) -> Source:
     """Return the source that ``config.source`` names, ready for :meth:`Source.frames`.
 
-    Args:
-        name: name of the stage.
-        config: keys of the stage.
-        counter: counter of copied pixels.
-        clock: clock of the frames' timestamps.
-        directory: folder of the pipeline file, where relative paths start.
-        pipeline: name of the pipeline.
-
     Raises:
         ConfigError: unknown kind or scene, or a key that has no meaning for this kind. Keys of cameras only cause a
             warning.

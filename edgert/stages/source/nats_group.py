@@ -101,16 +101,7 @@ class Camera:
 
 @dataclass(frozen=True, slots=True)
 class ReceivedMessage:
-    """Message of a camera.
-
-    Attributes:
-        camera: camera that sent it.
-        body: payload.
-        trace: id of the trace.
-        reply: subject that acknowledges it.
-        parent: span id of the sender; empty without one.
-        is_sampled: whether the trace is exported.
-    """
+    """Message of a camera."""
 
     camera: Camera
     body: bytes

@@ -36,10 +36,6 @@ class NatsSource:
     """Source of frames from cameras of other machines. None is lost: the server keeps messages until they are taken.
 
     Connecting may block for long, so another thread does it.
-
-    Args:
-        subject: subject of the messages; the parts that match its wildcards are the camera's name.
-        group: name of the group; boards with the same one share the cameras.
     """
 
     live = False
@@ -202,8 +198,7 @@ class NatsSource:
 def nats_source(name: str, config: SourceStage, counter: Counter, clock: Clock) -> NatsSource:
     """Return the source of an address like ``nats://USER:PASSWORD@HOST:4222/SUBJECT``.
 
-    Raises:
-        ConfigError: the address is malformed, an option is unknown, or the package nats-py is not installed.
+    Raises ConfigError: the address is malformed, an option is unknown, or the package nats-py is not installed.
     """
     where, example = f"stages.{name}.source", "nats://10.0.0.5:4222/edgert.*.*.crops"
     options = dict(config.options)

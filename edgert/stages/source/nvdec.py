@@ -132,10 +132,8 @@ class DisplayTimes:
     """Times of images in display order, from times of packets in decoding order.
 
     The decoder's call that locks a surface (``GetLockedFrame``) does not report its time. Images come in display order,
-    so each has the smallest waiting time. Images before the first key frame are never shown.
-
-    Args:
-        most: limit of waiting times; more belong to images that the decoder dropped.
+    so each has the smallest waiting time. Images before the first key frame are never shown. More waiting times than
+    ``most`` belong to images that the decoder dropped.
     """
 
     def __init__(self, most: int = _REORDERED) -> None:
@@ -195,13 +193,8 @@ class Nvdec:
 
     The decoder writes each image into one of its surfaces. A surface is free again when the image's lease has ended and
     the GPU has read it; the decoder creates as many surfaces as are in use. It works on its own stream, which readers
-    on other streams wait for. Surfaces in use stay valid after :meth:`close`.
-
-    Args:
-        stream: video stream of an opened container.
-        low_latency: whether each image comes at once; for streams without B frames only.
-        batch: packets per decoder call; more than one where latency does not matter, as with files.
-        where: place of the source, for messages.
+    on other streams wait for. Surfaces in use stay valid after :meth:`close`. With ``low_latency``, each image comes at
+    once; for streams without B frames only.
 
     Raises:
         DeviceError: the package is missing, or refuses the codec.
@@ -245,8 +238,7 @@ class Nvdec:
     def images(self, packets: Iterable[av.Packet[Any]]) -> Iterator[Image]:
         """Yield images in display order. The decoder conceals damage inside an image.
 
-        Raises:
-            DeviceError: the GPU cannot decode this stream, or has too little memory.
+        Raises DeviceError: the GPU cannot decode this stream, or has too little memory.
         """
         for address, nbytes in self._packet_runs(packets):
             yield from self._decoded(address, nbytes)

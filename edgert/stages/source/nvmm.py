@@ -23,10 +23,6 @@ class NvmmLoans:
     A pool's buffers come again and again. Each is mapped when it first comes, and stays mapped until :meth:`forget`,
     because mapping costs several system calls. A thread of this object returns buffers: it waits for the GPU while the
     reader waits for the camera.
-
-    Args:
-        where: name of the stage, for the log.
-        calls: function that loads the C functions, called with the first image.
     """
 
     def __init__(
@@ -50,10 +46,7 @@ class NvmmLoans:
     def take(self, surface: int, owner: object, keep: bool = True) -> tuple[tuple[U8, ...], StreamLease, Color | None]:
         """Return planes (NV12), lease and colors of an NvBufSurface; colors are None where it does not declare them.
 
-        Args:
-            surface: address of the NvBufSurface.
-            owner: object that keeps the buffer alive; dropped when the GPU has read it.
-            keep: whether the buffer belongs to the pool in use, and will come again.
+        ``owner`` keeps the buffer alive. ``keep`` says that the pool in use has the buffer, which will come again.
 
         Raises:
             DeviceError: kernels cannot read the image.

@@ -139,9 +139,6 @@ class JetsonCalls:
     """C functions of libnvbufsurface and libcuda, with pointers as integers; each returns 0 for success.
 
     The CUDA context must be current. Raises DeviceError without the libraries.
-
-    Attributes:
-        has_cuda_buffers: whether the library has ``NvBufSurfaceMapCudaBuffer`` and its reverse.
     """
 
     has_cuda_buffers = False
@@ -296,11 +293,7 @@ def map_surface(
 ) -> tuple[MappedSurface, Access]:
     """Map an NvBufSurface by the fastest way that its memory allows, and return which way that was.
 
-    Args:
-        surface: address of the NvBufSurface.
-        calls: C functions of the board.
-        known: way of the stream's earlier images, so that a way which the library refuses is tried only once.
-        writes: whether kernels also write it.
+    ``known`` is the way of the stream's earlier images, so that a way which the library refuses is tried only once.
 
     Raises:
         DeviceError: kernels cannot read its memory, or every way fails.

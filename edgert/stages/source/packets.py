@@ -70,14 +70,7 @@ class Format:
 
     @classmethod
     def of_unit(cls, data: bytes, raw: str, time_base: Fraction, color: Color | None = None) -> Format:
-        """Return the format of an access unit that begins with its parameter sets. Raises FFmpegError otherwise.
-
-        Args:
-            data: the access unit.
-            raw: FFmpeg's name of the raw format of such units.
-            time_base: seconds per tick of the packets.
-            color: matrix and range; None reads them from the unit.
-        """
+        """Return the format of an access unit that begins with its parameter sets. Raises FFmpegError otherwise."""
         import av
 
         with av.open(io.BytesIO(data), format=raw) as units:
@@ -140,13 +133,7 @@ class Sample(NamedTuple):
 class Inbox:
     """Queue of one stream's packets, from the source's thread to a recorder's.
 
-    Args:
-        limit_bytes: limit of waiting bytes.
-        waits: whether :meth:`put` waits for room; else packets are lost up to the next keyframe.
-        wake: event to set when the queue is half full.
-
-    Attributes:
-        lost: number of packets that found no room.
+    ``waits``: :meth:`put` waits for room; else packets are lost up to the next keyframe.
     """
 
     def __init__(self, limit_bytes: int, waits: bool, wake: threading.Event) -> None:

@@ -56,13 +56,7 @@ def device_planes(
 ) -> tuple[U8, ...]:
     """Return the planes of an image on the GPU.
 
-    Args:
-        format: pixel format.
-        size: (width, height), pixels.
-        rows: (address, bytes from one row to the next) of each plane.
-        lease: lease of the memory.
-        device: GPU that holds the memory.
-        stream: stream that writes the image.
+    ``rows`` has (address, bytes from one row to the next) of each plane.
     """
     layouts = _layouts(format, size, tuple([pitch for _, pitch in rows]))
     planes = [
@@ -99,9 +93,8 @@ _MOST_PITCH = 2**31 - 1
 def as_planes(array: Any, format: PixelFormat, where: str, *, copy: bool = False) -> tuple[U8, ...]:
     """Return the planes of ``array`` as uint8 arrays on the same memory, or copies with ``copy``.
 
-    Raises:
-        StageError: the format is unknown, or the array is not one, not uint8, of a wrong shape, or has rows whose
-            pixels are not contiguous.
+    Raises StageError: the format is unknown, or the array is not one, not uint8, of a wrong shape, or has rows whose
+    pixels are not contiguous.
     """
     return checked_planes([host_array(part, where) for part in split_planes(array, format, where)], format, where, copy)
 

@@ -32,11 +32,7 @@ _SAME_NS = 10**9  # by which a clock is corrected while it runs; another boot or
 
 
 class RecordedStream:
-    """Camera data of one stream, decoded as frames are requested.
-
-    Attributes:
-        damaged: number of packets and images that could not be decoded.
-    """
+    """Camera data of one stream, decoded as frames are requested."""
 
     def __init__(self, stream: str, counter: Counter) -> None:
         self.damaged = 0
@@ -186,8 +182,7 @@ def _decoder(codec: str, about: Mapping[str, Any]) -> Any:
 def frame_of(entry: Entry, image: Image) -> Frame:
     """Return the frame of a recorded ``give`` decision, with the image's lease.
 
-    Raises:
-        StageError: the image has another size than the recorded frame, as with rotated video.
+    Raises StageError: the image has another size than the recorded frame, as with rotated video.
     """
     timestamp_ns, media_ns, sender_ns, width, height, *_ = entry.more
     found = image.planes[0].shape[1], image.planes[0].shape[0]

@@ -106,8 +106,7 @@ def network_source(name: str, config: SourceStage, counter: Counter, clock: Cloc
     newest frame. ``realtime: false`` keeps every frame. So does the URL of a recording, such as
     ``https://…/clip.mp4``, which is never opened twice.
 
-    Raises:
-        ConfigError: ``source`` is not a URL.
+    Raises ConfigError: ``source`` is not a URL.
     """
     try:
         address = urlsplit(config.source)

@@ -38,11 +38,7 @@ class SentImage:
 
 
 def read_images(body: bytes) -> list[SentImage]:
-    """Return the images of a message.
-
-    Raises:
-        ValueError: the message has no image, or does not have edgert's format.
-    """
+    """Return the images of a message. Raises ValueError: the message has no image, or does not have edgert's format."""
     try:
         message = json.loads(body)
     except (ValueError, RecursionError) as error:
@@ -79,8 +75,7 @@ def parse_traceparent(traceparent: str) -> tuple[str, str, bool]:
 def decode_jpeg(jpeg: bytes) -> U8:
     """Return the (h, w, 3) uint8 BGR pixels of a JPEG file.
 
-    Raises:
-        ValueError: the data is not a JPEG, is damaged, or has more pixels than :data:`edgert.limits.SENT_PIXELS`.
+    Raises ValueError: the data is not a JPEG, is damaged, or has more pixels than :data:`edgert.limits.SENT_PIXELS`.
     """
     width, height = jpeg_size(jpeg)
     if width * height > limits.SENT_PIXELS:

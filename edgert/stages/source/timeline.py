@@ -199,16 +199,8 @@ class Thinner:
 class Timeline:
     """Converter of images into frames, with ``fps``, ``limit`` and pacing.
 
-    Args:
-        stream: name of the source stage.
-        config: keys of the source stage, of which ``limit`` and ``fps`` are used.
-        media: clock of the positions; the source calls its ``restart`` between connections and loops.
-        fps: frames to keep per second of the stream; None keeps all.
-        paced: whether frames are held back until they are due.
-        file: name that all frames get where their images have none; empty for none.
-
-    Attributes:
-        is_over: whether the limit is reached.
+    ``fps`` of None keeps all frames; ``paced`` holds them back until they are due. It ``is_over`` when the
+    limit is reached.
     """
 
     def __init__(
@@ -234,8 +226,7 @@ class Timeline:
     def thin(self, fps: float | None) -> None:
         """Keep this many frames per second of the stream from now on; None keeps all. Callable from any thread.
 
-        Raises:
-            StageError: the camera or the user's code was opened with a lower rate.
+        Raises StageError: the camera or the user's code was opened with a lower rate.
         """
         if self._opened_fps is not None and (fps is None or fps > self._opened_fps):
             why = f"it was opened with {self._opened_fps:g} frames per second"

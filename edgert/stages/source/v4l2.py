@@ -222,8 +222,7 @@ class UserPointerCamera:
     A buffer returns to the driver when its image's lease has ended and the GPU has read it. Buffers in use when the
     camera is closed are freed at that point.
 
-    Raises:
-        DeviceError: the driver supports no user memory or not the format, or there is too little memory.
+    Raises DeviceError: the driver supports no user memory or not the format, or there is too little memory.
     """
 
     def __init__(

@@ -107,11 +107,6 @@ class RateCheck:
     """Comparison of a camera's requested frame rate with the granted and the measured one.
 
     It logs at most one warning, with what to do.
-
-    Args:
-        where: place of the source, for the log.
-        path: path of the device.
-        fps: frame rate that the pipeline file requests.
     """
 
     def __init__(self, where: str, path: str, fps: float, clock: Clock) -> None:

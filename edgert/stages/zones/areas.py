@@ -162,13 +162,6 @@ class ZonesStage(SimpleStage):
     """Stage that finds the zones and lines of each stream's objects.
 
     Times are positions in the stream, so that they are right for recordings that are read faster than they were made.
-
-    Args:
-        name: name of the stage, and key of its record.
-        zones, lines: zones and lines of all streams.
-        settle: seconds that an object must be across a zone's border before it counts.
-        forget: seconds after which an unseen object has left.
-        heat: heat maps to update; None: there are none.
     """
 
     def __init__(

@@ -15,11 +15,7 @@ Points = Sequence[tuple[float, float]]
 
 
 class Polygons:
-    """Z polygons, of at least three points each, which need not be convex.
-
-    Args:
-        polygons: points around each polygon, in either direction; the last is joined to the first.
-    """
+    """Z polygons, of at least three points each, which need not be convex."""
 
     def __init__(self, polygons: Sequence[Points]) -> None:
         rings = [np.array(points, np.float64).reshape(-1, 2) for points in polygons]
@@ -77,11 +73,7 @@ def _under(x: F64, width: F64) -> F64:
 
 
 class Lines:
-    """L directed lines, of at least two points each.
-
-    Args:
-        lines: points along each line.
-    """
+    """L directed lines, of at least two points each."""
 
     def __init__(self, lines: Sequence[Points]) -> None:
         paths = [np.array(points, np.float64).reshape(-1, 2) for points in lines]

@@ -16,11 +16,7 @@ _SIZE = (960, 540)
 
 
 class HeatMap:
-    """Counter of objects in each cell of the frame. Images are written every minute and at the end.
-
-    Args:
-        path: path of the images, with ``{stream}`` for the name of the stream.
-    """
+    """Counter of objects in each cell of the frame. Images are written every minute and at the end."""
 
     def __init__(self, path: Path) -> None:
         self._path, self._written_s = str(path), time.monotonic()

@@ -317,10 +317,7 @@ class _LastingEvents:
     def step(self, view: _FrameView, ids: npt.NDArray[np.int64], holds_now: npt.NDArray[np.bool_]) -> Iterator[Event]:
         """Update the state by the next frame; yield its events.
 
-        Args:
-            view: frame with its objects and matches.
-            ids: (N,) track numbers of the objects.
-            holds_now: (R, N) whether a rule's condition holds for an object.
+        ``holds_now`` is (R, N) whether a rule's condition holds for an object.
         """
         now, rows = view.now_ns, self._known.rows(ids)
         known = self._known

@@ -283,12 +283,7 @@ def check_rules(
 ) -> None:
     """Raise ConfigError for a rule that no stage before a sink has. Python stages may have any rule.
 
-    Args:
-        name: name of the sink.
-        verb: what the sink does with events of a rule, for the message.
-        rules: names of rules in the sink's section.
-        stages: stages of the pipeline, by name.
-        place: place of the rules in the file.
+    ``verb`` says what the sink does with the events.
     """
     before = [stages[other] for other in sorted(upstream(stages, name))]
     known = [rule for one in before for rule in getattr(one, "rules", ())]
