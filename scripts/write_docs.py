@@ -282,11 +282,11 @@ def values(schema: dict[str, Any]) -> str:
     options = [option for option in schema.get("anyOf", ()) if option.get("type") != "null"]
     if options:
         return " or ".join(dict.fromkeys(filter(None, map(values, options))))
-    if "$ref" in schema or "allOf" in schema or "oneOf" in schema:
+    if "oneOf" in schema or schema.get("$ref", "").rpartition("/")[2] in pipeline_file.json_schema()["$defs"]:
         return "see below"
     if schema.get("type") == "array":
         return "list"
-    if schema.get("type") == "object":
+    if "$ref" in schema or schema.get("type") == "object":
         return "mapping"
     example = schema.get("examples", [""])[0]
     kind = {"integer": "whole number", "boolean": "`true, false`", "string": schema.get("format", "text")}

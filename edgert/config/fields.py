@@ -278,6 +278,16 @@ def _either_schema(known: JsonSchemaValue, part: JsonSchemaValue) -> JsonSchemaV
     return {**notes, "anyOf": [*(one["anyOf"] if one.keys() == {"anyOf"} else [one]), other]}
 
 
+def _inline_references(part: Any, definitions: Mapping[str, Any]) -> Any:
+    """Return a part of a schema without references, because it is moved away from what they refer to."""
+    if isinstance(part, list):
+        return [_inline_references(one, definitions) for one in part]
+    if not isinstance(part, dict):
+        return part
+    target = definitions[part["$ref"].rpartition("/")[2]] if "$ref" in part else {}
+    return {key: _inline_references(one, definitions) for key, one in {**target, **part}.items() if key != "$ref"}
+
+
 class Kinded(Section):
     """A family of sections: validating a mapping returns the section of the kind that it names.
 
@@ -324,7 +334,8 @@ class Kinded(Section):
         key, registry = cls.family
         for kind in registry.names():
             own = section_of_kind(cls, registry, kind).model_json_schema(by_alias=True)
-            for name, part in own["properties"].items():
+            for name, whole in own["properties"].items():
+                part = _inline_references(whole, own.get("$defs", {}))
                 schema["properties"][name] = _either_schema(schema["properties"].get(name, part), part)
         named = {name: part for name, part in schema["properties"][key].items() if name != "type"}
         if names := registry.names():

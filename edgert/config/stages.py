@@ -173,16 +173,17 @@ class BatchConfig(Section):
 class ShortFor:
     """Annotation for a section that may be written as only the value of its main key."""
 
-    def __init__(self, key: str, example: str) -> None:
-        self._key, self._example = key, example
+    def __init__(self, key: str) -> None:
+        self._key = key
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
         return core_schema.no_info_before_validator_function(
-            lambda value: {self._key: value} if isinstance(value, str) else value, handler(source)
+            lambda value: {self._key: value} if isinstance(value, (str, list, tuple)) else value, handler(source)
         )
 
     def __get_pydantic_json_schema__(self, core: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
-        return {"anyOf": [{"type": "string", "examples": [self._example]}, handler(core)]}
+        schema = handler(core)
+        return {"anyOf": [handler.resolve_ref_schema(schema)["properties"][self._key], schema]}
 
 
 _MOST_TILES = 48
@@ -239,7 +240,7 @@ class InferStage(_StageWithInputs):
     profile: str | None = Field(default=None, description="one of the model's profiles; default: the first")
     every: int = Field(default=1, ge=1, description="run on every n-th frame; others pass through")
     batch: BatchConfig | None = Field(default=None, description="run on frames of several streams at once")
-    tiles: Annotated[TileConfig, ShortFor("grid", "2x2")] | None = Field(
+    tiles: Annotated[TileConfig, ShortFor("grid")] | None = Field(
         default=None, description="run on tiles of the frame: `2x2`, or its keys"
     )
 

@@ -6,9 +6,9 @@ The module of a sink or tracker is imported when one is created, because reading
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
-from pydantic import Field, WithJsonSchema, model_validator
+from pydantic import Field, model_validator
 
 from edgert.config import Fraction, OutputPath, PipelineConfig, Seconds, Section, SinkStage, TrackStage
 from edgert.config.fields import CODE_NAME, FilePath, PositiveBytes
@@ -25,32 +25,13 @@ if TYPE_CHECKING:
     from edgert.stages.track import Tracker
 
 _LEAST_BYTES = 1 << 16
-SIZE: dict[str, object] = {"type": "string", "examples": ["500MB"]}
-TIME: dict[str, object] = {"type": "string", "examples": ["1h"]}
-
-
-def about(part: dict[str, object], description: str) -> dict[str, object]:
-    """Return the JSON Schema of a key with a description, which editors show."""
-    return {**part, "description": description}
-
-
-KEEP = {
-    "age": about(TIME, "files older than this are removed"),
-    "size": about(SIZE, "the oldest files are removed beyond this size in all"),
-    "free": about(SIZE, "the oldest files are removed while less is free on the disk"),
-}
-ROTATE = {"size": about(SIZE, "a file of this size is ended"), "every": about(TIME, "a file of this length is ended")}
-PAIR = {
-    "cert": about({"type": "string"}, "file of the certificate, PEM"),
-    "key": about({"type": "string"}, "file of its private key, PEM"),
-}
 
 
 class Rotate(Section):
     """Conditions that end a file and begin the next one; the first that holds counts."""
 
-    size: PositiveBytes | None = None
-    every: Seconds | None = Field(default=None, ge=1)
+    size: PositiveBytes | None = Field(default=None, description="a file of this size is ended")
+    every: Seconds | None = Field(default=None, ge=1, description="a file of this length is ended")
 
     @model_validator(mode="after")
     def _check_keys(self) -> Rotate:
@@ -64,20 +45,17 @@ class Rotate(Section):
 class Keep(Section):
     """Retention limits of files. The oldest files are removed."""
 
-    age: Seconds | None = Field(default=None, ge=1)
-    size: PositiveBytes | None = None
-    free: PositiveBytes | None = None
+    age: Seconds | None = Field(default=None, ge=1, description="files older than this are removed")
+    size: PositiveBytes | None = Field(default=None, description="the oldest files are removed beyond this size in all")
+    free: PositiveBytes | None = Field(
+        default=None, description="the oldest files are removed while less is free on the disk"
+    )
 
     @model_validator(mode="after")
     def _check_keys(self) -> Keep:
         if self.age is None and self.size is None and self.free is None:
             raise ValueError("expected age:, size: or free:, like {age: 7d, size: 20GB, free: 2GB}")
         return self
-
-
-def mapping(**keys: dict[str, object]) -> WithJsonSchema:
-    """Return the JSON Schema of a mapping that has at least one of these keys, and no others."""
-    return WithJsonSchema({"type": "object", "properties": keys, "additionalProperties": False, "minProperties": 1})
 
 
 class FileSink(SinkStage):
@@ -91,7 +69,7 @@ class FileSink(SinkStage):
         description="files of an earlier run ([files](files.md)): keep adds or renames; auto keeps those of cameras and"
         " replaces those of recordings",
     )
-    keep: Annotated[Keep | None, mapping(**KEEP)] = Field(
+    keep: Keep | None = Field(
         default=None,
         description="`{age: 7d, size: 20GB, free: 2GB}`: remove the oldest files beyond this age, total size or free "
         "disk; default: keep all",
@@ -126,7 +104,7 @@ class FileSink(SinkStage):
 
 
 class _Rotating(FileSink):
-    rotate: Annotated[Rotate | None, mapping(**ROTATE)] = Field(
+    rotate: Rotate | None = Field(
         default=None, description="`{size: 500MB, every: 1h}`: when the next file begins; default: never"
     )
 
@@ -203,8 +181,8 @@ class Images(FileSink):
 class PageTls(Section):
     """Certificate of the page, with its chain, and its private key; PEM files."""
 
-    cert: FilePath
-    key: FilePath
+    cert: FilePath = Field(description="file of the certificate, PEM")
+    key: FilePath = Field(description="file of its private key, PEM")
 
     @model_validator(mode="after")
     def _is_usable(self) -> PageTls:
@@ -255,9 +233,7 @@ class Http(SinkStage):
         description="secret that visitors must know, at least 16 characters: ${VAR} ([who may "
         "look](live.md#who-may-look))",
     )
-    tls: Annotated[PageTls | None, mapping(**PAIR)] = Field(
-        default=None, description="`{cert: FILE, key: FILE}` for HTTPS"
-    )
+    tls: PageTls | None = Field(default=None, description="`{cert: FILE, key: FILE}` for HTTPS")
     clips: OutputPath | None = Field(
         default=None,
         description="[index](recording.md#the-index) of a record stage, whose clips are played beside their events",

@@ -11,7 +11,6 @@ from edgert.config import stages as section
 from edgert.config.fields import Fraction, Name, Names, OutputPath, Seconds, Section
 from edgert.config.flow import Where, sources_of, upstream
 from edgert.errors import ConfigError, nearest
-from edgert.stages.kinds import about
 from edgert.stages.zones import geometry, schedule
 
 if TYPE_CHECKING:
@@ -33,19 +32,14 @@ def _points(value: object) -> object:
     return tuple((float(x), float(y)) for x, y in value)
 
 
-def _has_points(value: object) -> object:
-    """Return a plain list as the points of an area."""
-    return {"points": value} if isinstance(value, (list, tuple)) else value
-
-
 _POINTS: dict[str, object] = {"type": "array", "items": {"type": "array", "items": {"type": "number", "minimum": 0}}}
 Points = Annotated[tuple[tuple[float, float], ...], BeforeValidator(_points), WithJsonSchema(_POINTS)]
 
 
 class _Area(Section):
-    points: Points
-    streams: Names = ()
-    classes: Names = ()
+    points: Points = Field(description="corners as parts 0-1 of the frame, or in pixels: [[x, y], …]")
+    streams: Names = Field(default=(), description="cameras that it is for; default: all")
+    classes: Names = Field(default=(), description="classes that it is for; default: all")
 
     def area(self, name: str, inside: str, part: float) -> Area:
         """Return the area for the stage."""
@@ -57,7 +51,7 @@ class _Area(Section):
 class Zone(_Area):
     """Section of a zone: the points around it, or a mapping with them."""
 
-    inside: Literal["foot", "center", "overlap"] | None = None
+    inside: Literal["foot", "center", "overlap"] | None = Field(default=None, description="as the stage's inside")
 
     @model_validator(mode="after")
     def _is_simple(self) -> Zone:
@@ -85,30 +79,18 @@ class Line(_Area):
         return self
 
 
-_NAMES: dict[str, object] = {"type": "array", "items": {"type": "string"}}
-_KEYED = {
-    "points": about(_POINTS, "corners as parts 0-1 of the frame, or in pixels: [[x, y], …]"),
-    "streams": about(_NAMES, "cameras that it is for; default: all"),
-    "classes": about(_NAMES, "classes that it is for; default: all"),
-    "inside": {"enum": ["foot", "center", "overlap"], "description": "of a zone: as the stage's inside"},
-}
-_EITHER = WithJsonSchema(
-    {"type": "object", "additionalProperties": {"anyOf": [_POINTS, {"type": "object", "properties": _KEYED}]}}
-)
-
-
 class ZonesSection(section.PackageStage):
     """Zones with tracked objects, and lines that they cross: see [zones](zones.md)."""
 
     live: ClassVar[tuple[str, ...]] = ("zones", "lines", "inside")
     takes_images: ClassVar[bool] = False
     detects: ClassVar[bool] = False
-    zones: Annotated[dict[Name, Annotated[Zone, BeforeValidator(_has_points)]], _EITHER] = Field(
+    zones: dict[Name, Annotated[Zone, section.ShortFor("points")]] = Field(
         default_factory=dict,
         description="name: [[x, y], …], as parts 0-1 of the frame or in pixels; or name: {points: …, streams: [CAMERA],"
         " classes: [person], inside: center}",
     )
-    lines: Annotated[dict[Name, Annotated[Line, BeforeValidator(_has_points)]], _EITHER] = Field(
+    lines: dict[Name, Annotated[Line, section.ShortFor("points")]] = Field(
         default_factory=dict,
         description="name: [[x, y], [x, y]]; a crossing to the right counts as in, to the left as out",
     )
@@ -222,20 +204,13 @@ class RuleSection(Section):
         return self.count is None and self.absent is None
 
 
-_RULES = WithJsonSchema(
-    {"type": "object", "additionalProperties": RuleSection.model_json_schema(by_alias=True), "minProperties": 1}
-)
-
-
 class EventsSection(section.PackageStage):
     """Events by rules on zones, lines and objects: see [zones](zones.md)."""
 
     live: ClassVar[tuple[str, ...]] = ("rules",)
     takes_images: ClassVar[bool] = False
     detects: ClassVar[bool] = False
-    rules: Annotated[dict[Name, RuleSection], _RULES] = Field(
-        min_length=1, description="name: {zone: yard, classes: person, for: 3s}"
-    )
+    rules: dict[Name, RuleSection] = Field(min_length=1, description="name: {zone: yard, classes: person, for: 3s}")
 
     def check(self, name: str, stages: Mapping[str, section.StageConfig], where: Where) -> None:
         """Raise ConfigError for rules with unknown zones, lines or stages, and for those that can never be true."""

@@ -11,7 +11,6 @@ from edgert.config import stages as section
 from edgert.config.fields import Fraction, Names, OutputPath, PositiveBytes, Seconds, Section
 from edgert.config.flow import Where, sources_of, upstream
 from edgert.errors import ConfigError, nearest
-from edgert.stages import kinds
 from edgert.stages.zones.section import check_rules
 
 if TYPE_CHECKING:
@@ -22,10 +21,10 @@ if TYPE_CHECKING:
 class Bounds(Section):
     """Section of a dataset's limits."""
 
-    count: int = Field(default=1000, ge=1)
-    size: PositiveBytes = 2 << 30
-    age: Seconds = Field(default=90 * 86400.0, ge=1)
-    free: PositiveBytes = 1 << 30
+    count: int = Field(default=1000, ge=1, description="the oldest images are removed beyond this number")
+    size: PositiveBytes = Field(default=2 << 30, description="the oldest images are removed beyond this size in all")
+    age: Seconds = Field(default=90 * 86400.0, ge=1, description="images older than this are removed")
+    free: PositiveBytes = Field(default=1 << 30, description="nothing is added while less is free on the disk")
 
 
 def _range(value: object) -> object:
@@ -37,8 +36,6 @@ def _range(value: object) -> object:
 
 _RANGE = WithJsonSchema({"type": "array", "items": {"type": "number"}, "minItems": 2, "maxItems": 2})
 _STAGES = WithJsonSchema({"type": "array", "items": {"type": "string"}, "minItems": 2, "maxItems": 2})
-_COUNT = kinds.about({"type": "integer"}, "the oldest images are removed beyond this number")
-_KEEP = kinds.mapping(count=_COUNT, **kinds.KEEP)
 
 
 class Collect(section.SinkStage):
@@ -59,7 +56,7 @@ class Collect(section.SinkStage):
     rules: Names = Field(default=(), description="keep frames in which an event of these rules begins")
     every: Seconds = Field(default=0.0, description="keep a frame of each camera in this time; 0: none")
     gap: Seconds = Field(default=10.0, description="least time between two frames of a camera kept for score or differ")
-    keep: Annotated[Bounds, _KEEP] = Field(
+    keep: Bounds = Field(
         default_factory=Bounds,
         description="`{count: 1000, size: 2GiB, age: 90d, free: 1GiB}`, the defaults: the oldest images go; nothing is "
         "added while less is free on the disk",

@@ -28,9 +28,11 @@ _PARTS = 6
 class KeepRecordings(kinds.Keep):
     """Retention limits of recordings. With ``last``, only the seconds around a moment are recorded."""
 
-    last: Seconds | None = Field(default=None, ge=1, le=3600)
-    after: Seconds = Field(default=5.0, ge=0, le=60)
-    rules: Names = ()
+    last: Seconds | None = Field(
+        default=None, ge=1, le=3600, description="record only so much before an event, a failure or the end of the run"
+    )
+    after: Seconds = Field(default=5.0, ge=0, le=60, description="recorded after an event or a failure; default: 5s")
+    rules: Names = Field(default=(), description="rules whose events count; default: all")
 
     @model_validator(mode="after")
     def _check_keys(self) -> KeepRecordings:
@@ -43,14 +45,6 @@ class KeepRecordings(kinds.Keep):
         return self
 
 
-_KEEP = kinds.mapping(
-    last=kinds.about(kinds.TIME, "record only so much before an event, a failure or the end of the run"),
-    after=kinds.about(kinds.TIME, "recorded after an event or a failure; default: 5s"),
-    rules={"type": "array", "items": {"type": "string"}, "description": "rules whose events count; default: all"},
-    **kinds.KEEP,
-)
-
-
 class Mcap(kinds.FileSink):
     """The whole run, to be replayed: see [replay](replay.md)."""
 
@@ -61,11 +55,11 @@ class Mcap(kinds.FileSink):
     takes_images: ClassVar[bool] = False
     shows_images: ClassVar[bool] = False
     path: OutputPath = Field(description="`.mcap`; may hold `{date}`, `{time}`")
-    rotate: Annotated[kinds.Rotate | None, kinds.mapping(**kinds.ROTATE)] = Field(
+    rotate: kinds.Rotate | None = Field(
         default=None,
         description="`{size: 500MB, every: 10m}`: when the next file begins; default: every 10 minutes",
     )
-    keep: Annotated[KeepRecordings, _KEEP, section.ShortFor("last", "30s")] | None = Field(
+    keep: Annotated[KeepRecordings, section.ShortFor("last")] | None = Field(
         default=None,
         description="`30s`, or `{last: 30s, after: 5s, rules: [stuck]}`: only [the last seconds](replay.md#the-last-"
         "seconds) before an event, a failure or the end; and `{age: 7d, size: 20GB, free: 2GB}` as of other sinks",

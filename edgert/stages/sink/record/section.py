@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
@@ -28,18 +28,10 @@ _FIX = "annotated: only encodes what results show; or use sink: video"
 class ClipsSection(Section):
     """Section of clips around events."""
 
-    before: Seconds = 5.0
-    after: Seconds = Field(default=5.0, ge=0)
-    longest: Seconds = Field(default=300.0, ge=1)
-    rules: Names = ()
-
-
-_CLIPS = kinds.mapping(
-    before=kinds.about(kinds.TIME, "what is kept of the time before an event"),
-    after=kinds.about(kinds.TIME, "what is kept of the time after it"),
-    longest=kinds.about(kinds.TIME, "longest clip; another one begins then"),
-    rules={"type": "array", "items": {"type": "string"}, "description": "rules whose events are kept; default: all"},
-)
+    before: Seconds = Field(default=5.0, description="what is kept of the time before an event")
+    after: Seconds = Field(default=5.0, ge=0, description="what is kept of the time after it")
+    longest: Seconds = Field(default=300.0, ge=1, description="longest clip; another one begins then")
+    rules: Names = Field(default=(), description="rules whose events are kept; default: all")
 
 
 class Record(kinds.FileSink):
@@ -51,11 +43,11 @@ class Record(kinds.FileSink):
     takes_images: ClassVar[bool] = True
     shows_images: ClassVar[bool] = True
     path: OutputPath = Field(description="`.mp4`, `.mov` or `.mkv`; may hold `{stream}`, `{date}`, `{time}`")
-    rotate: Annotated[kinds.Rotate | None, kinds.mapping(**kinds.ROTATE)] = Field(
+    rotate: kinds.Rotate | None = Field(
         default=None,
         description="`{size: 500MB, every: 10m}`: when the next file begins; default: every 10 minutes",
     )
-    clips: Annotated[ClipsSection | None, _CLIPS] = Field(
+    clips: ClipsSection | None = Field(
         default=None,
         description="`{before: 5s, after: 5s, longest: 5m, rules: [intruder]}`: only around events of an [events "
         "stage](zones.md); default: everything",

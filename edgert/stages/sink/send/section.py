@@ -12,14 +12,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, Field, WithJsonSchema, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from edgert import installation
 from edgert.config import stages as section
 from edgert.config.fields import Names, OutputPath, PositiveBytes, Seconds
 from edgert.config.flow import Where, upstream
 from edgert.errors import ConfigError, nearest
-from edgert.stages.kinds import about
 from edgert.stages.sink.send.server import FIELDS, Server, Tls
 
 if TYPE_CHECKING:
@@ -45,21 +44,6 @@ def _topic(pattern: str) -> str:
 Topic = Annotated[str, AfterValidator(_topic)]
 
 
-_FILE: dict[str, object] = {"type": "string"}
-_TLS = WithJsonSchema(
-    {
-        "type": "object",
-        "properties": {
-            "ca": about(_FILE, "certificate that the server's is signed by, PEM; default: the system's"),
-            "cert": about(_FILE, "certificate of this client, PEM"),
-            "key": about(_FILE, "its private key, PEM"),
-            "verify": {"type": "boolean", "description": "false: any certificate is accepted"},
-        },
-        "additionalProperties": False,
-    }
-)
-
-
 class Sends(section.SinkStage):
     """Options common to sinks that send messages; see [sending](sending.md)."""
 
@@ -71,7 +55,7 @@ class Sends(section.SinkStage):
     server: str = Field(min_length=1, repr=False, description="address of the server")
     user: str = Field(default="", description="user name")
     password: str = Field(default="", repr=False, description="${VAR} from the environment; never printed")
-    tls: Annotated[Tls | None, _TLS] = Field(
+    tls: Tls | None = Field(
         default=None,
         description="`{ca: FILE, cert: FILE, key: FILE}`: authority of the server, own certificate and key; verify: "
         "false skips the check",

@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any
 from urllib.parse import urlsplit
 
-from pydantic import model_validator
+from pydantic import Field, model_validator
 
 from edgert import limits
 from edgert.config.fields import FilePath, Section
@@ -28,19 +28,14 @@ _LOOKUPS = dict[str, "Future[list[Any]]"]()
 
 
 class Tls(Section):
-    """Certificates.
+    """Certificates."""
 
-    Attributes:
-        ca: certificate that signs the server's; None: the system's authorities.
-        cert: certificate of this client.
-        key: private key of this client.
-        verify: whether the server's certificate is checked.
-    """
-
-    ca: FilePath | None = None
-    cert: FilePath | None = None
-    key: FilePath | None = None
-    verify: bool = True
+    ca: FilePath | None = Field(
+        default=None, description="certificate that the server's is signed by, PEM; default: the system's"
+    )
+    cert: FilePath | None = Field(default=None, description="certificate of this client, PEM")
+    key: FilePath | None = Field(default=None, description="its private key, PEM")
+    verify: bool = Field(default=True, description="false: any certificate is accepted")
 
     @model_validator(mode="after")
     def _check_files(self) -> Tls:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
@@ -13,7 +13,7 @@ from edgert import installation
 from edgert.config import stages as section
 from edgert.config.flow import Where, sources_of
 from edgert.errors import ConfigError
-from edgert.stages.kinds import PAIR, PageTls, check_token, mapping
+from edgert.stages.kinds import PageTls, check_token
 from edgert.stages.sink.client_limits import is_loopback
 
 if TYPE_CHECKING:
@@ -95,7 +95,7 @@ class Webrtc(Streams):
 
     port: int = Field(default=8889, ge=0, le=65535, description="0 picks a free one, which is logged")
     token: str = Field(default="", repr=False, description="as of `sink: http`")
-    tls: Annotated[PageTls | None, mapping(**PAIR)] = Field(default=None, description="as of `sink: http`")
+    tls: PageTls | None = Field(default=None, description="as of `sink: http`")
 
     @model_validator(mode="after")
     def _check_keys(self) -> Webrtc:
