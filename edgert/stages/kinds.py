@@ -421,8 +421,8 @@ SINKS: dict[str, str | type[SinkStage]] = {
 }
 TRACKERS = {"bytetrack": ByteTrackStage, "botsort": BotSortStage}
 STAGES = {
-    "zones": "edgert.stages.zones.section:ZonesSection",
-    "events": "edgert.stages.zones.section:EventsSection",
+    "zones": "edgert.stages.zones.areas:ZonesSection",
+    "events": "edgert.stages.zones.rules:EventsSection",
     "privacy": "edgert.stages.privacy:PrivacySection",
     "motion": "edgert.stages.motion_gate:MotionSection",
     "distance": "edgert.stages.distance:DistanceSection",

@@ -116,8 +116,10 @@ class Privacy(SimpleStage):
 
     def process(self, result: Result) -> Result:
         frame = self._copy(result.frame.to_host())
+        whole = full_frame(result.frame)
         for points in self._areas:
-            self._hide(frame, _in_pixels(points, result.frame) - np.array(origin_of(frame)))
+            places = geometry.in_pixels(points, (whole.width, whole.height))
+            self._hide(frame, places - np.array(origin_of(frame)))
         for x1, y1, x2, y2 in (self._objects(result) - np.array(origin_of(frame) * 2)).tolist():
             self._hide(frame, np.array([(x1, y1), (x2, y1), (x2, y2), (x1, y2)]))
         return replace(result, frame=frame, image=None)
@@ -170,13 +172,6 @@ class Privacy(SimpleStage):
         for number, plane in enumerate(frame.planes):
             step = np.array((2.0 if packed or number else 1.0, 2.0 if number else 1.0))
             _hide_in_plane(plane, polygon / step, self._how, _black(frame, number), packed)
-
-
-def _in_pixels(points: Sequence[tuple[float, float]], frame: Frame) -> F64:
-    """Return points in source pixels; in a crop, fractions refer to the full frame."""
-    whole = full_frame(frame)
-    table = np.array(points, np.float64)
-    return table if (table > 1).any() else table * (whole.width, whole.height)
 
 
 def _black(frame: Frame, plane: int) -> tuple[int, ...]:

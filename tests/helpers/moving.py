@@ -3,10 +3,14 @@
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
 from edgert.runtime import Detections, Result
+from edgert.stages.context import Context
+from edgert.stages.zones.areas import ZonesSection, ZonesStage
+from edgert.stages.zones.rules import EventsSection, EventsStage
 from edgert.testing import sample
 
 LABELS = ("person", "car")
@@ -52,3 +56,17 @@ class Scene:
             height=self.size[1],
         )
         return Result(frame, {} if found is None else {"track": found})
+
+
+def zones_stage(
+    zones: Mapping[str, Any] | None = None, lines: Mapping[str, Any] | None = None, **keys: Any
+) -> ZonesStage:
+    """The stage of a section with these keys."""
+    written = {"stage": "zones", "from": "track", "zones": zones or {}, "lines": lines or {}, **keys}
+    return ZonesStage("areas", ZonesSection.model_validate(written))
+
+
+def events_stage(**rules: Mapping[str, Any]) -> EventsStage:
+    """The stage of these rules."""
+    written = {"stage": "events", "from": "areas", "rules": rules}
+    return EventsStage("alarm", EventsSection.model_validate(written).rules, Context().clock)

@@ -20,8 +20,8 @@ from edgert.memory import Counter
 from edgert.stages.context import Context, make_stage
 from edgert.stages.sink.web.http_sink import HttpSink
 from edgert.stages.source.kinds import source_for
+from edgert.stages.zones.areas import ZonesSection
 from edgert.stages.zones.rules import Event, Events
-from edgert.stages.zones.section import ZonesSection
 from tests.helpers.browser import Page, axe
 from tests.helpers.clips import SIZE, write_clip
 from tests.helpers.frames import detections, frame_of, result_of

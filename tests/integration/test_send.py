@@ -25,7 +25,7 @@ from edgert.stages.sink.send import kafka, mqtt, nats, sender, server
 from edgert.stages.sink.send.sink import SendSink
 from edgert.testing import sample
 from tests.helpers import brokers, command
-from tests.helpers.moving import Scene
+from tests.helpers.moving import Scene, events_stage, zones_stage
 from tests.helpers.waiting import wait_until
 
 PATIENCE_S = 60.0
@@ -108,8 +108,6 @@ class Home:
 
     def __init__(self, folder: Path, broker: brokers.Program, text: str = HOME, **keys: Any) -> None:
         from edgert.config import load_pipeline
-        from edgert.stages.zones.areas import Area, ZonesStage
-        from edgert.stages.zones.rules import EventsStage, Rule
 
         (folder / "p.yaml").write_text(text, encoding="utf-8")
         stages = load_pipeline(folder / "p.yaml").config.stages
@@ -117,8 +115,8 @@ class Home:
         section = SinkStage.model_validate({"sink": "mqtt", "from": "alarm", "spool": folder / "spool", **keys})
         self.sink: SendSink = make_stage(section, "out", Context(pipeline="Süd", before=stages))
         self._scene = Scene("gate")
-        self._zones = ZonesStage("areas", [Area("field", ((0.5, 0), (1, 0), (1, 1), (0.5, 1)))], [])
-        self._events = EventsStage("alarm", [Rule("intruder", zones=("field",))], Context().clock)
+        self._zones = zones_stage({"field": ((0.5, 0), (1, 0), (1, 1), (0.5, 1))})
+        self._events = events_stage(intruder={"zone": "field"})
         self.sink.open()
 
     def see(self, **feet: tuple[float, float]) -> None:

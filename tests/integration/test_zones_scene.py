@@ -6,9 +6,9 @@ from itertools import pairwise
 import numpy as np
 
 from edgert.runtime import Detections
-from edgert.stages.zones.areas import Area, Change, Zones, ZonesStage
+from edgert.stages.zones.areas import Change, Zones
 from pipelines.conveyor import Conveyor
-from tests.helpers.moving import Scene
+from tests.helpers.moving import Scene, zones_stage
 
 SIZE, FRAMES = (640, 480), 450
 PACKING = ((400.0, 60.0), (630.0, 60.0), (630.0, 450.0), (400.0, 450.0))
@@ -16,7 +16,7 @@ GATE_X = 180.0
 
 
 def test_counts_are_those_of_the_ground_truth() -> None:
-    stage = ZonesStage("areas", [Area("packing", PACKING)], [Area("gate", ((GATE_X, 480), (GATE_X, 0)))], forget=1 / 60)
+    stage = zones_stage({"packing": PACKING}, {"gate": ((GATE_X, 480), (GATE_X, 0))}, forget="16ms")
     scene, changes, last, places = Scene(), list[Change](), None, list[dict[int, tuple[float, float]]]()
     scene.size = SIZE
     belt, image = Conveyor(*SIZE, 30.0, 7), np.empty((SIZE[1], SIZE[0], 3), np.uint8)

@@ -4,49 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 import numpy.typing as npt
+from pydantic import Field, model_validator
 
-from edgert.errors import StageError, nearest
+from edgert.config.fields import Fraction, Name, OutputPath, Seconds
+from edgert.config.flow import Where, sources_of
+from edgert.config.stages import PackageStage, ShortFor, StageConfig
+from edgert.errors import ConfigError, StageError, nearest
 from edgert.runtime.frame import Frame, full_frame
 from edgert.runtime.records import Detections, Result
-from edgert.stages.context import SimpleStage
+from edgert.stages.context import Context, SimpleStage
 from edgert.stages.zones.by_track import ByTrack
-from edgert.stages.zones.geometry import F64, Lines, Points, Polygons, off_border, within_frame
+from edgert.stages.zones.geometry import F64, Lines, Polygons, in_pixels, off_border, within_frame
 from edgert.stages.zones.heat import HeatMap
+from edgert.stages.zones.section import Inside, Line, Zone, is_tracked
 from edgert.units import whole_number
 
-Inside = Literal["foot", "center", "overlap"]
 NEVER = np.int64(-1)
 _NONE: npt.NDArray[np.int64] = np.zeros(0, np.int64)
-
-
-@dataclass(frozen=True, slots=True)
-class Area:
-    """A zone or a line of the pipeline file.
-
-    Attributes:
-        points: points around the zone, or along the line, in fractions of the frame or in pixels of the source.
-        streams: cameras that have it; all where empty.
-        classes: classes that count, by label or number; all where empty.
-        inside: point of an object that must be in the zone, or the overlap of its box.
-        part: least fraction of the box in the zone, with ``inside: overlap``.
-    """
-
-    name: str
-    points: Points
-    streams: tuple[str, ...] = ()
-    classes: tuple[str, ...] = ()
-    inside: Inside = "foot"
-    part: float = 0.5
-
-    def pixels(self, width: int, height: int) -> Points:
-        """Return the points in pixels of an image; they are fractions of it where no coordinate is above 1."""
-        if max(max(point) for point in self.points) > 1:
-            return self.points
-        return [(x * width, y * height) for x, y in self.points]
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,23 +136,78 @@ def class_numbers(
     return np.array([found[name] for name in classes], np.int64)
 
 
+class ZonesSection(PackageStage):
+    """Zones with tracked objects, and lines that they cross: see [zones](zones.md)."""
+
+    live: ClassVar[tuple[str, ...]] = ("zones", "lines", "inside")
+    takes_images: ClassVar[bool] = False
+    detects: ClassVar[bool] = False
+    zones: dict[Name, Annotated[Zone, ShortFor("points")]] = Field(
+        default_factory=dict,
+        description="name: [[x, y], …], as parts 0-1 of the frame or in pixels; or name: {points: …, streams: [CAMERA],"
+        " classes: [person], inside: center}",
+    )
+    lines: dict[Name, Annotated[Line, ShortFor("points")]] = Field(
+        default_factory=dict,
+        description="name: [[x, y], [x, y]]; a crossing to the right counts as in, to the left as out",
+    )
+    inside: Inside = Field(
+        default="foot",
+        description="what must be in a zone: foot (middle of the box's lower side), center, or overlap",
+    )
+    part: Fraction = Field(default=0.5, gt=0, description="part of the box, for inside: overlap")
+    settle: Seconds = Field(default=0.0, description="time across a border before it counts")
+    forget: Seconds = Field(default=2.0, description="time unseen after which an object has left")
+    heatmap: OutputPath | None = Field(
+        default=None,
+        description="PNG of where objects stood, written every minute; `{stream}` makes one per camera",
+    )
+
+    @model_validator(mode="after")
+    def _has_places(self) -> ZonesSection:
+        if not self.zones and not self.lines:
+            raise ValueError("expected zones: or lines:, like {yard: [[0.1, 0.4], [0.9, 0.4], [0.9, 1], [0.1, 1]]}")
+        if both := self.zones.keys() & self.lines.keys():
+            raise ValueError(f"a zone and a line are both called {min(both)!r}")
+        return self
+
+    def check(self, name: str, stages: Mapping[str, StageConfig], where: Where) -> None:
+        """Raise ConfigError for lines without a tracker, unknown cameras, and cameras that share a heat map."""
+        if self.lines and not is_tracked(name, stages):
+            raise ConfigError(
+                f"stage {name!r} has lines, but no stage before it tracks objects",
+                why="crossing a line is detected from an object's earlier positions",
+                where=where(("stages", name, "lines")),
+                fix="let it listen to a track stage: {track: bytetrack, from: …}",
+            )
+        streams = sources_of(stages)[name]
+        if self.heatmap is not None and len(streams) > 1 and "{stream}" not in str(self.heatmap):
+            what = f"{self.heatmap} would show {' and '.join(sorted(streams))}"
+            raise ConfigError(what, where=where(("stages", name, "heatmap")), fix="put {stream} into heatmap")
+        for key, areas in (("zones", self.zones), ("lines", self.lines)):
+            for one, area in areas.items():
+                for stream in area.streams:
+                    if stream not in streams:
+                        raise ConfigError(
+                            f"{one!r} is of camera {stream!r}, whose frames do not reach stage {name!r}"
+                            f"{nearest(stream, streams)}",
+                            where=where(("stages", name, key, one)),
+                            fix=f"cameras here: {', '.join(sorted(streams))}",
+                        )
+
+    def make(self, name: str, context: Context) -> ZonesStage:
+        return ZonesStage(name, self)
+
+
 class ZonesStage(SimpleStage):
     """Stage that finds the zones and lines of each stream's objects.
 
     Times are positions in the stream, so that they are right for recordings that are read faster than they were made.
     """
 
-    def __init__(
-        self,
-        name: str,
-        zones: Sequence[Area],
-        lines: Sequence[Area],
-        settle: float = 0.0,
-        forget: float = 2.0,
-        heat: HeatMap | None = None,
-    ) -> None:
-        self.name, self._zones, self._lines, self._heat = name, zones, lines, heat
-        self._settle_ns, self._forget_ns = round(settle * 1e9), round(forget * 1e9)
+    def __init__(self, name: str, section: ZonesSection) -> None:
+        self.name, self._section = name, section
+        self._heat = HeatMap(section.heatmap) if section.heatmap is not None else None
         self._streams: dict[str, _Stream] = {}
 
     def process(self, result: Result) -> Result:
@@ -195,24 +228,17 @@ class ZonesStage(SimpleStage):
             self._heat.write()
 
     def _stream(self, frame: Frame, before: _Stream | None) -> _Stream:
-        zones, lines = (
-            [one for one in some if not one.streams or frame.stream in one.streams]
-            for some in (self._zones, self._lines)
-        )
-        for one in (*zones, *lines):
-            _check_within(one, frame, self.name)
-        stream = _Stream(self.name, zones, lines, (frame.width, frame.height), self._settle_ns, self._forget_ns)
+        stream = _Stream(self.name, self._section, frame)
         if before is not None:  # the image size changed; the totals stay
             stream.totals[:] = before.totals
         return stream
 
 
-def _check_within(area: Area, frame: Frame, stage: str) -> None:
-    points = np.array(area.pixels(frame.width, frame.height))
+def _check_within(name: str, points: F64, frame: Frame, stage: str) -> None:
     low, high = points.min(axis=0), points.max(axis=0)
     if (low >= (frame.width, frame.height)).any() or (high <= 0).any():
         raise StageError(
-            f"{area.name!r} lies outside of the frame",
+            f"{name!r} lies outside of the frame",
             why=f"it reaches from {low[0]:g}, {low[1]:g} to {high[0]:g}, {high[1]:g}, and frames of {frame.stream!r} "
             f"are {frame.width}x{frame.height}",
             where=f"stages.{stage}",
@@ -229,27 +255,22 @@ def anchors(boxes: npt.NDArray[np.floating[Any]], inside: Inside) -> F64:
 class _Stream:
     """The zones of one camera in pixels, and the state of every object."""
 
-    def __init__(
-        self,
-        stage: str,
-        zones: Sequence[Area],
-        lines: Sequence[Area],
-        size: tuple[int, int],
-        settle_ns: int,
-        forget_ns: int,
-    ) -> None:
-        self.size, self._stage, self._zones, self._lines = size, stage, zones, lines
-        self._settle_ns, self._forget_ns = settle_ns, forget_ns
-        self._zone_names, self._line_names = tuple(one.name for one in zones), tuple(one.name for one in lines)
-        places = [one.pixels(*size) for one in (*zones, *lines)]
-        self._shapes = tuple(np.array(points, np.float64) for points in places)
-        self._zone_rows = {
-            how: [row for row, one in enumerate(zones) if one.inside == how]
-            for how in dict.fromkeys(one.inside for one in zones)
-        }
-        self._polygons = {how: Polygons([places[row] for row in rows]) for how, rows in self._zone_rows.items()}
-        self._parts = np.array([one.part for one in zones])[:, None]
-        self._crossings = Lines([off_border(line, size) for line in places[len(zones) :]])
+    def __init__(self, stage: str, section: ZonesSection, frame: Frame) -> None:
+        self.size, self._stage, self._part = (frame.width, frame.height), stage, section.part
+        self._settle_ns, self._forget_ns = round(section.settle * 1e9), round(section.forget * 1e9)
+        zones, lines = (
+            {name: one for name, one in some.items() if not one.streams or frame.stream in one.streams}
+            for some in (section.zones, section.lines)
+        )
+        self._areas = {**zones, **lines}
+        self._zone_names, self._line_names = tuple(zones), tuple(lines)
+        self._shapes = tuple(in_pixels(one.points, self.size) for one in self._areas.values())
+        for name, points in zip(self._areas, self._shapes, strict=True):
+            _check_within(name, points, frame, stage)
+        ways: list[Inside] = [section.zones[name].inside or section.inside for name in zones]
+        self._zone_rows = {how: [row for row, one in enumerate(ways) if one == how] for how in dict.fromkeys(ways)}
+        self._polygons = {how: Polygons([self._shapes[row] for row in rows]) for how, rows in self._zone_rows.items()}
+        self._crossings = Lines([off_border(line, self.size) for line in self._shapes[len(zones) :]])
         self._wanted: npt.NDArray[np.bool_] | None = None  # (Z + L, classes), by the detector's labels
         self._labels: tuple[str, ...] | None = None
         count = len(zones)
@@ -265,12 +286,12 @@ class _Stream:
     def update(self, found: Detections, now_ns: int) -> Zones:
         """Update the zones by the next frame; return its record."""
         feet, counts = within_frame(anchors(found.boxes, "foot"), self.size), self._counts(found)
-        here = self._inside_now(found, feet) & counts[: len(self._zones)]
+        here = self._inside_now(found, feet) & counts[: len(self._zone_names)]
         changes: list[Change] = []
         seconds = np.zeros(here.shape)
         if found.ids is not None:
             rows = self._known.rows(found.ids)
-            self._cross(found, feet, counts[len(self._zones) :], rows, changes)
+            self._cross(found, feet, counts[len(self._zone_names) :], rows, changes)
             here = self._settle(here, rows, now_ns, found, changes)
             since = self._known["since"][:, rows]
             seconds = np.where(since == NEVER, 0.0, (now_ns - since) / 1e9)
@@ -283,12 +304,12 @@ class _Stream:
 
     def _inside_now(self, found: Detections, feet: F64) -> npt.NDArray[np.bool_]:
         """Return (Z, N) whether an object is in a zone in this frame."""
-        here = np.zeros((len(self._zones), len(found)), bool)
+        here = np.zeros((len(self._zone_names), len(found)), bool)
         for how, rows in self._zone_rows.items():
             polygons = self._polygons[how]
             if how == "overlap":
                 boxes = np.clip(found.boxes.astype(np.float64), 0, self.size * 2)  # only the visible part counts
-                here[rows] = polygons.overlaps(boxes) >= self._parts[rows]
+                here[rows] = polygons.overlaps(boxes) >= self._part
             else:
                 points = feet if how == "foot" else within_frame(anchors(found.boxes, how), self.size)
                 here[rows] = polygons.contain(points)
@@ -298,9 +319,9 @@ class _Stream:
         """Return (Z + L, N) whether an object's class counts for a zone or line."""
         highest = int(found.classes.max(initial=0))
         if self._wanted is None or self._labels != found.labels or highest >= self._wanted.shape[1]:
-            self._labels, areas = found.labels, (*self._zones, *self._lines)
-            self._wanted = np.ones((len(areas), max(highest + 1, len(found.labels))), bool)
-            for row, one in enumerate(areas):
+            self._labels = found.labels
+            self._wanted = np.ones((len(self._areas), max(highest + 1, len(found.labels))), bool)
+            for row, one in enumerate(self._areas.values()):
                 if one.classes:
                     numbers = class_numbers(one.classes, found.labels, f"stages.{self._stage}")
                     self._wanted[row] = np.isin(np.arange(self._wanted.shape[1]), numbers)
@@ -364,9 +385,9 @@ class _Stream:
         self._known.keep(~gone)
 
     def _add_totals(self, changes: Sequence[Change]) -> None:
-        places: Mapping[str, int] = {name: row for row, name in enumerate((*self._zone_names, *self._line_names))}
+        places = list(self._areas)
         for one in changes:
-            self.totals[places[one.place], 0 if one.what in ("entered", "in") else 1] += 1
+            self.totals[places.index(one.place), 0 if one.what in ("entered", "in") else 1] += 1
 
     @staticmethod
     def _who(found: Detections, row: int) -> tuple[int, str]:

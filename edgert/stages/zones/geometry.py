@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 F64 = npt.NDArray[np.float64]
-Points = Sequence[tuple[float, float]]
+Points = Sequence[tuple[float, float]] | F64
 
 
 class Polygons:
@@ -121,7 +121,7 @@ def within_frame(points: F64, size: tuple[int, int]) -> F64:
     return np.clip(points, INSET_PX, np.array(size, np.float64) - INSET_PX)
 
 
-def off_border(line: Points, size: tuple[int, int]) -> Points:
+def off_border(line: Points, size: tuple[int, int]) -> F64:
     """Return a line whose segments along the frame's border are moved inwards.
 
     They move further than :func:`within_frame` moves points, so that an object that reaches the border crosses them.
@@ -129,12 +129,16 @@ def off_border(line: Points, size: tuple[int, int]) -> Points:
     moved, low, high = np.array(line, np.float64), 2 * INSET_PX, np.array(size) - 2 * INSET_PX
     pairs = np.stack([moved[:-1], moved[1:]])
     for limit, is_beyond in ((low, pairs <= 0), (high, pairs >= size)):
-        along = is_beyond.all(
-            axis=0
-        )  # (points - 1, 2) whether a segment lies on the left or top, right or lower border
+        along = is_beyond.all(axis=0)  # (points - 1, 2) whether a segment lies on that border
         ends = np.concatenate([along, [[False, False]]]) | np.concatenate([[[False, False]], along])
         moved = np.where(ends, limit, moved)
-    return [(x, y) for x, y in moved.tolist()]
+    return moved
+
+
+def in_pixels(points: Points, size: tuple[int, int]) -> F64:
+    """Return (N, 2) points in pixels of an image; they are parts of its size where no number is above 1."""
+    table = np.array(points, np.float64)
+    return table if (table > 1).any() else table * size
 
 
 def _side(along: F64, point: F64) -> F64:

@@ -1,69 +1,34 @@
 """The stage that makes events of zones, lines and objects, by rules."""
 
+from __future__ import annotations
+
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from hashlib import blake2b
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import numpy.typing as npt
+from pydantic import Field
 
 from edgert.clock import Clock, rfc3339, time_of_day_ns
+from edgert.config.fields import Name
+from edgert.config.flow import Where, upstream
+from edgert.config.stages import InferStage, PackageStage, StageConfig
+from edgert.errors import ConfigError, nearest
 from edgert.runtime.records import Classification, Crops, Detections, Result
-from edgert.stages.context import SimpleStage
-from edgert.stages.zones.areas import NEVER, Zones, class_numbers, label_of
+from edgert.stages.context import Context, SimpleStage
+from edgert.stages.zones.areas import NEVER, Zones, ZonesSection, class_numbers, label_of
 from edgert.stages.zones.by_track import ByTrack
-from edgert.stages.zones.schedule import Hours, is_within
+from edgert.stages.zones.schedule import is_within
+from edgert.stages.zones.section import RuleSection, is_tracked
 
 Phase = Literal["begin", "update", "end"]
 _REMEMBERED_NS = 60 * 10**9
 """Time for which an object's state is kept after it was last seen."""
 _STREAM = np.zeros(1, np.int64)
 """The track number of events without an object."""
-
-
-@dataclass(frozen=True, slots=True)
-class Rule:
-    """A condition for events.
-
-    Attributes:
-        zones: zones, one of which the object must be in; empty: anywhere.
-        lines: lines, one of which the object must cross.
-        way: direction of the crossing; None: either.
-        classes: classes of the object; all where empty.
-        score: least score of the object.
-        attributes: labels by stage, one of which the stage must have found in the object's crop.
-        count: number of objects that together make one event; None: every object makes its own.
-        absent: whether the event lasts while there is no such object.
-        hold_ns: time that the condition must hold before the event begins.
-        gap_ns: longest interruption that does not end the event.
-        once: whether an object makes at most one event.
-        every_ns: least time between two events of a stream.
-        update_ns: period of reports while an event lasts; 0: there are none.
-        during: hours of the week; always where empty.
-    """
-
-    name: str
-    zones: tuple[str, ...] = ()
-    lines: tuple[str, ...] = ()
-    way: Literal["in", "out"] | None = None
-    classes: tuple[str, ...] = ()
-    score: float = 0.0
-    attributes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    count: int | None = None
-    absent: bool = False
-    hold_ns: int = 0
-    gap_ns: int = 10**9
-    once: bool = False
-    every_ns: int = 0
-    update_ns: int = 0
-    during: tuple[Hours, ...] = ()
-
-    @property
-    def is_of_stream(self) -> bool:
-        """Whether all objects of a stream together make one event."""
-        return self.count is not None or self.absent
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +86,70 @@ class Events:
         return {"type": "events", "events": [one.to_json() for one in self.events]}
 
 
+class EventsSection(PackageStage):
+    """Events by rules on zones, lines and objects: see [zones](zones.md)."""
+
+    live: ClassVar[tuple[str, ...]] = ("rules",)
+    takes_images: ClassVar[bool] = False
+    detects: ClassVar[bool] = False
+    rules: dict[Name, RuleSection] = Field(min_length=1, description="name: {zone: yard, classes: person, for: 3s}")
+
+    def check(self, name: str, stages: Mapping[str, StageConfig], where: Where) -> None:
+        """Raise ConfigError for rules with unknown zones, lines or stages, and for those that can never be true."""
+        before = upstream(stages, name)
+        places = [stage for other in before if isinstance(stage := stages[other], ZonesSection)]
+        zones = {key: zone for one in places for key, zone in one.zones.items()}
+        lines = {key: line for one in places for key, line in one.lines.items()}
+        for rule_name, rule in self.rules.items():
+            place = where(("stages", name, "rules", rule_name))
+            for noun, named, known in (("zone", rule.zone, zones), ("line", rule.line, lines)):
+                for one in named:
+                    if one not in known:
+                        raise ConfigError(
+                            f"rule {rule_name!r} is about {noun} {one!r}, which no stage before it has"
+                            f"{nearest(one, known)}",
+                            where=place,
+                            fix=f"{noun}s here: {', '.join(known)}" if known else f"add a stage: zones with {noun}s:",
+                        )
+                    _check_classes(rule_name, rule, noun, one, known[one].classes, place)
+            for other in rule.attributes:
+                _check_attribute(rule_name, other, stages, before, place)
+            if rule.is_of_objects and not is_tracked(name, stages):
+                raise ConfigError(
+                    f"rule {rule_name!r} is about single objects, but no stage before it tracks them",
+                    where=place,
+                    fix="let it listen to a track stage, or count objects: count: 1",
+                )
+
+    def make(self, name: str, context: Context) -> EventsStage:
+        return EventsStage(name, self.rules, context.clock, context.run)
+
+
+def _check_classes(
+    rule_name: str, rule: RuleSection, noun: str, area: str, classes: tuple[str, ...], place: str
+) -> None:
+    if rule.classes and classes and not set(rule.classes) & set(classes):
+        raise ConfigError(
+            f"rule {rule_name!r} can never be true: {noun} {area!r} is for {', '.join(classes)} only",
+            where=place,
+            fix=f"add {rule.classes[0]} to the {noun}'s classes:, or leave them out",
+        )
+
+
+def _check_attribute(
+    rule_name: str, stage: str, stages: Mapping[str, StageConfig], before: frozenset[str], place: str
+) -> None:
+    found: Any = stages.get(stage)
+    if stage not in before or not isinstance(found, InferStage) or found.crop is None:
+        crops = [one for one in sorted(before) if getattr(stages[one], "crop", None) and stage != one]
+        raise ConfigError(
+            f"rule {rule_name!r} asks {stage!r}, which is no stage before it that looks at crops"
+            f"{nearest(stage, crops)}",
+            where=place,
+            fix=f"stages that do: {', '.join(crops) or 'none'}",
+        )
+
+
 class EventsStage(SimpleStage):
     """Stage that makes events of results. A result without events gets no record.
 
@@ -130,7 +159,7 @@ class EventsStage(SimpleStage):
         run: id of the run, which makes the ids of events unique; a replay uses that of its recording.
     """
 
-    def __init__(self, name: str, rules: Sequence[Rule], clock: Clock, run: str = "") -> None:
+    def __init__(self, name: str, rules: Mapping[str, RuleSection], clock: Clock, run: str = "") -> None:
         self.name, self._rules, self._clock, self._run = name, rules, clock, run or uuid.uuid4().hex
         self._streams: dict[str, _Stream] = {}
 
@@ -172,25 +201,23 @@ def _event_ids(seed: str) -> Iterator[str]:
 class _Stream:
     """The rules for one camera, with their state."""
 
-    def __init__(self, stage: str, stream: str, rules: Sequence[Rule], ids: Iterator[str]) -> None:
+    def __init__(self, stage: str, stream: str, rules: Mapping[str, RuleSection], ids: Iterator[str]) -> None:
         self._stage, self._stream, self._ids = stage, stream, ids
-        crossing = [rule for rule in rules if rule.lines]
-        single = [rule for rule in rules if not rule.lines and not rule.is_of_stream]
-        shared = [rule for rule in rules if not rule.lines and rule.is_of_stream]
-        self._rules, self._crossing = (*crossing, *single, *shared), crossing
-        self._limits = {rule.name: _Limit(rule) for rule in rules}
-        self._by_object, self._by_stream = (
-            _LastingEvents(stream, some, [self._limits[rule.name] for rule in some], ids) for some in (single, shared)
-        )
+        crossing = {name: rule for name, rule in rules.items() if rule.line}
+        single = {name: rule for name, rule in rules.items() if not rule.line and rule.is_of_objects}
+        shared = {name: rule for name, rule in rules.items() if not rule.line and not rule.is_of_objects}
+        self._named, self._limits = {**crossing, **single, **shared}, {name: _Limit(rules[name]) for name in crossing}
+        self._rules, self._crossing = tuple(self._named.values()), crossing
+        self._by_object, self._by_stream = (_LastingEvents(stream, some, ids) for some in (single, shared))
         self._single = slice(len(crossing), len(crossing) + len(single))
         self._shared = slice(self._single.stop, len(rules))
-        self._least = np.array([rule.count or 1 for rule in shared])
-        self._absent = np.array([rule.absent for rule in shared], bool)
+        self._least = np.array([rule.count or 1 for rule in shared.values()])
+        self._absent = np.array([rule.absent is not None for rule in shared.values()], bool)
         self._scores = np.array([rule.score for rule in self._rules], np.float32)[:, None]
         self._classes: npt.NDArray[np.bool_] | None = None  # (R, classes), made for the detector's labels
         self._labels: tuple[str, ...] | None = None
         self._known: dict[tuple[str, str], tuple[str, ...]] = {}  # rule and stage → that one's labels
-        self._anywhere = np.array([not rule.zones for rule in self._rules])[:, None]
+        self._anywhere = np.array([not rule.zone for rule in self._rules])[:, None]
         self._places: npt.NDArray[np.float32] | None = None  # (R, Z), made for the zones of this stream
         self._zones: tuple[str, ...] | None = None
 
@@ -199,8 +226,8 @@ class _Stream:
         zones, frame = result.latest(Zones), result.frame
         found = zones.objects if zones is not None else result.detections
         matches = self._matches(result, found, zones)
-        for rule, matching in zip(self._crossing, matches, strict=False):
-            yield from self._crossings(rule, matching, result, zones, time_ns)
+        for name, matching in zip(self._crossing, matches, strict=False):
+            yield from self._crossings(name, matching, result, zones, time_ns)
         if self._by_object.rules and found.ids is not None:
             view = _FrameView(frame.index, frame.media_ns, time_ns, found, zones, matches[self._single])
             yield from self._by_object.step(view, found.ids, view.matches)
@@ -217,24 +244,24 @@ class _Stream:
         else:
             if self._places is None or self._zones != zones.zones:
                 self._zones = zones.zones
-                named = [[name in rule.zones for name in zones.zones] for rule in self._rules]
+                named = [[name in rule.zone for name in zones.zones] for rule in self._rules]
                 self._places = np.array(named, np.float32).reshape(len(self._rules), len(zones.zones))
             matches &= (self._places @ zones.inside.astype(np.float32) > 0) | self._anywhere
-        for row, rule in enumerate(self._rules):
+        for row, (name, rule) in enumerate(self._named.items()):
             for stage, labels in rule.attributes.items():
                 crops = result.outputs.get(stage)
                 if isinstance(crops, Crops):
-                    self._check_labels(rule, stage, crops)
+                    self._check_labels(name, labels, stage, crops)
                 matches[row] &= _has_label(crops, labels, len(found))
         return matches
 
-    def _check_labels(self, rule: Rule, stage: str, crops: Crops) -> None:
+    def _check_labels(self, rule: str, labels: Sequence[str], stage: str, crops: Crops) -> None:
         """Raise StageError for a label of a rule that a stage does not have."""
-        key = rule.name, stage
+        key = rule, stage
         for record in crops.records:
             if isinstance(record, Classification) and self._known.get(key) is not record.labels:
-                where = f"stages.{self._stage}.rules.{rule.name}"
-                class_numbers(rule.attributes[stage], record.labels, where, f"stage {stage!r}")
+                where = f"stages.{self._stage}.rules.{rule}"
+                class_numbers(labels, record.labels, where, f"stage {stage!r}")
                 self._known[key] = record.labels
 
     def _by_class(self, found: Detections) -> npt.NDArray[np.bool_]:
@@ -249,18 +276,19 @@ class _Stream:
         return self._classes
 
     def _crossings(
-        self, rule: Rule, matching: npt.NDArray[np.bool_], result: Result, zones: Zones | None, time_ns: int
+        self, name: str, matching: npt.NDArray[np.bool_], result: Result, zones: Zones | None, time_ns: int
     ) -> Iterator[Event]:
         """Yield an event without duration for every matching object that crosses a line of a rule."""
+        rule = self._crossing[name]
         for change in zones.changes if zones is not None else ():
-            if zones is None or change.place not in rule.lines or rule.way not in (None, change.what):
+            if zones is None or change.place not in rule.line or rule.way not in (None, change.what):
                 continue
             found = zones.objects
             row = int(np.flatnonzero(found.ids == change.track)[0])
-            if matching[row] and self._limits[rule.name].allows(result.frame.media_ns, time_ns):
+            if matching[row] and self._limits[name].allows(result.frame.media_ns, time_ns):
                 score, (x1, y1, x2, y2) = float(found.scores[row]), found.boxes[row].tolist()
                 yield Event(
-                    next(self._ids), rule.name, "begin", self._stream, time_ns, 0.0, change.place, change.what,
+                    next(self._ids), name, "begin", self._stream, time_ns, 0.0, change.place, change.what,
                     change.track, change.label, score, (x1, y1, x2, y2), 1, result.frame.index, score,
                 )  # fmt: skip
 
@@ -279,13 +307,13 @@ def _has_label(crops: object, labels: Sequence[str], count: int) -> npt.NDArray[
 class _Limit:
     """Rate limit and schedule of a rule's events in one stream."""
 
-    def __init__(self, rule: Rule) -> None:
-        self._rule, self._last_ns = rule, NEVER
+    def __init__(self, rule: RuleSection) -> None:
+        self._during, self._every_ns, self._last_ns = rule.during, round(1e9 * rule.every), NEVER
 
     def allows(self, now_ns: int, time_ns: int) -> bool:
         """Return whether an event may begin now; record that it begins."""
-        too_early = self._last_ns != NEVER and now_ns - self._last_ns < self._rule.every_ns
-        if too_early or not is_within(self._rule.during, time_ns):
+        too_early = self._last_ns != NEVER and now_ns - self._last_ns < self._every_ns
+        if too_early or not is_within(self._during, time_ns):
             return False
         self._last_ns = now_ns
         return True
@@ -299,18 +327,18 @@ class _LastingEvents:
     and ``frame`` are the best so far.
     """
 
-    def __init__(self, stream: str, rules: Sequence[Rule], limits: Sequence[_Limit], ids: Iterator[str]) -> None:
-        self._stream, self.rules, self._limits, self._ids = stream, rules, limits, ids
-        count = len(rules)
+    def __init__(self, stream: str, rules: Mapping[str, RuleSection], ids: Iterator[str]) -> None:
+        self._stream, self._names, self.rules, self._ids = stream, list(rules), list(rules.values()), ids
+        self._limits, count = [_Limit(rule) for rule in self.rules], len(rules)
         never = np.full(count, NEVER)
         self._known = ByTrack(
             since=never, last=never, reported=never, number=np.zeros(count, np.int64), done=np.zeros(count, bool),
             score=np.zeros(count), frame=np.zeros(count, np.int64), seen=np.array(NEVER),
         )  # fmt: skip
-        self._hold = np.array([rule.hold_ns for rule in rules], np.int64)[:, None]
-        self._gap = np.array([rule.gap_ns for rule in rules], np.int64)[:, None]
-        self._update = np.array([rule.update_ns for rule in rules], np.int64)[:, None]
-        self._once = np.array([rule.once for rule in rules], bool)[:, None]
+        times = [(rule.absent or rule.hold or 0.0, rule.gap, rule.update) for rule in self.rules]
+        times_ns = np.rint(1e9 * np.array(times).reshape(-1, 3)).astype(np.int64)
+        self._hold, self._gap, self._update = times_ns.T[..., None]
+        self._once = np.array([rule.once for rule in self.rules], bool)[:, None]
         self._live: dict[int, Event] = {}
         self._count = 0
 
@@ -350,7 +378,7 @@ class _LastingEvents:
     def _begin(self, view: _FrameView, known: ByTrack, rule: int, row: int, at: int) -> Event:
         self._count += 1
         held_ns = view.now_ns - int(known["since"][rule, row])
-        empty = Event(next(self._ids), self.rules[rule].name, "begin", self._stream, view.time_ns - held_ns)
+        empty = Event(next(self._ids), self._names[rule], "begin", self._stream, view.time_ns - held_ns)
         event = self._updated(view, empty, rule, at)
         self._live[self._count] = event
         known["number"][rule, row], known["done"][rule, row] = self._count, True
@@ -360,9 +388,9 @@ class _LastingEvents:
 
     def _updated(self, view: _FrameView, event: Event, rule: int, at: int) -> Event:
         """Return the event with the object's values in the frame."""
-        places, found = self.rules[rule].zones, view.found
+        places, found = self.rules[rule].zone, view.found
         count = int(view.matches[rule].sum())
-        if self.rules[rule].is_of_stream:
+        if not self.rules[rule].is_of_objects:
             return replace(event, place=places[0] if len(places) == 1 else "", count=count)
         assert found.ids is not None
         if places and view.zones is not None:
@@ -376,7 +404,7 @@ class _LastingEvents:
 
     def _improve(self, view: _FrameView, known: ByTrack, rows: npt.NDArray[np.intp]) -> None:
         """Keep the frame with the highest score of each object."""
-        if self.rules[0].is_of_stream:
+        if not self.rules[0].is_of_objects:
             return
         better = (known["number"][:, rows] != 0) & (view.found.scores > known["score"][:, rows])
         rule, at = np.nonzero(better)

@@ -204,7 +204,8 @@ def _sensors(before: Mapping[str, section.StageConfig]) -> list[Sensor]:
     """
     from edgert.config.flow import sources_of
     from edgert.stages.sink.send.home_assistant import Sensor
-    from edgert.stages.zones.section import EventsSection, ZonesSection
+    from edgert.stages.zones.areas import ZonesSection
+    from edgert.stages.zones.rules import EventsSection
 
     areas: dict[str, tuple[str, ...]] = {}
     for one in before.values():

@@ -10,9 +10,9 @@ from edgert.runtime.records import Classification, Embedding, Result
 from edgert.stages.paint import Pen
 from edgert.stages.sink.web.event_log import EventLog
 from edgert.stages.sink.web.live_images import LiveImages
-from edgert.stages.zones.areas import Area, ZonesStage
 from edgert.stages.zones.rules import Event, Events
 from tests.helpers.frames import detections, frame_of, result_of
+from tests.helpers.moving import zones_stage
 
 
 def leased(index: int) -> tuple[Result, Lease]:
@@ -139,7 +139,7 @@ def test_cameras_beyond_the_limit_stay_away_and_are_reported_once(caplog: pytest
 
 def test_zones_are_given_to_be_drawn_anew() -> None:
     live, area = LiveImages(), ((0.1, 0.2), (0.9, 0.2), (0.5, 0.75))
-    stage = ZonesStage("areas", [Area("yard", area)], [Area("gate", ((0.5, 0.0), (0.5, 1.0)))])
+    stage = zones_stage({"yard": area}, {"gate": ((0.5, 0.0), (0.5, 1.0))})
     live.show(stage.process(result_of(frame_of(320, 240), {"find": detections((40, 40, 200, 200), ids=(1,))})))
     yard, gate = live.table()["places"]
     assert yard == {"name": "yard", "kind": "zone", "points": [list(point) for point in area]}

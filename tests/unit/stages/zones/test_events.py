@@ -8,26 +8,22 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edgert.clock import REAL, rfc3339
+from edgert.clock import rfc3339
 from edgert.errors import StageError
 from edgert.runtime import Classification, Crops, Result
-from edgert.stages.zones.areas import Area, ZonesStage
-from edgert.stages.zones.rules import Event, Events, EventsStage, Rule
-from edgert.stages.zones.schedule import Hours, is_within, parse_hours
-from tests.helpers.moving import Scene
+from edgert.stages.zones.rules import Event, Events
+from edgert.stages.zones.schedule import is_within, parse_hours
+from tests.helpers.moving import Scene, events_stage, zones_stage
 
-YARD = Area("yard", ((0.5, 0), (1, 0), (1, 1), (0.5, 1)))
-GATE = Area("gate", ((50, 0), (50, 100)))
-S = 10**9
+YARD, GATE = ((0.5, 0), (1, 0), (1, 1), (0.5, 1)), ((50, 0), (50, 100))
 IN, OUT = (70.0, 50.0), (20.0, 50.0)
 
 
 class House:
     """A zones stage and an events stage behind it."""
 
-    def __init__(self, *rules: Rule) -> None:
-        self._zones = ZonesStage("areas", [YARD], [GATE])
-        self._events = EventsStage("alarm", rules, REAL)
+    def __init__(self, **rules: dict[str, Any]) -> None:
+        self._zones, self._events = zones_stage({"yard": YARD}, {"gate": GATE}), events_stage(**rules)
         self.scene = Scene()
 
     def at(self, *args: Any, **keys: Any) -> list[Event]:
@@ -43,7 +39,7 @@ class House:
 
 
 def test_an_object_that_stays_begins_one_event_which_ends_when_it_goes() -> None:
-    house = House(Rule("intruder", zones=("yard",), classes=("person",), hold_ns=3 * S))
+    house = House(intruder={"zone": "yard", "classes": "person", "for": "3s"})
     assert house.phases(30, {5: IN}) == []
     (begun,) = house.at({5: IN})
     assert (begun.phase, begun.track, begun.place, begun.label) == ("begin", 5, "yard", "person")
@@ -57,28 +53,28 @@ def test_an_object_that_stays_begins_one_event_which_ends_when_it_goes() -> None
 
 
 def test_a_detection_that_is_missing_for_a_moment_changes_nothing() -> None:
-    house = House(Rule("intruder", zones=("yard",), hold_ns=2 * S))
+    house = House(intruder={"zone": "yard", "for": "2s"})
     assert house.phases(15, {5: IN}) + house.phases(5, {}) == []
     assert house.phases(1, {5: IN}) == ["intruder:begin"]
     assert house.phases(10, {}) == [] and house.phases(1, {}) == ["intruder:end"]
 
 
 def test_every_object_has_its_own_event_and_only_one_where_asked() -> None:
-    house = House(Rule("seen", zones=("yard",)), Rule("first", zones=("yard",), once=True))
+    house = House(seen={"zone": "yard"}, first={"zone": "yard", "once": True})
     assert house.phases(1, {1: IN, 2: IN}) == ["seen:begin"] * 2 + ["first:begin"] * 2
     assert sorted(house.phases(11, {1: OUT, 2: OUT})) == sorted(["seen:end"] * 2 + ["first:end"] * 2)
     assert house.phases(1, {1: IN, 2: IN}) == ["seen:begin"] * 2
 
 
 def test_classes_and_scores_must_hold() -> None:
-    house = House(Rule("car", zones=("yard",), classes=("car",), score=0.8))
+    house = House(car={"zone": "yard", "classes": "car", "score": 0.8})
     assert house.phases(3, {1: IN, 2: IN}, classes=(0, 1), scores=(0.9, 0.7)) == []
     (one,) = house.at({1: IN, 2: IN}, classes=(0, 1), scores=(0.9, 0.85))
     assert one.track == 2 and one.label == "car"
 
 
 def test_the_best_frame_is_that_of_the_surest_detection() -> None:
-    house = House(Rule("seen", zones=("yard",), update_ns=S))
+    house = House(seen={"zone": "yard", "update": "1s"})
     found = [one for score in (0.5, 0.6, 0.95, *[0.7] * 9) for one in house.at({1: IN}, scores=[score])]
     assert [(one.phase, one.best_frame) for one in found] == [("begin", 0), ("update", 2)]
     assert found[1].best_score == pytest.approx(0.95) and found[1].score == pytest.approx(0.7)
@@ -86,7 +82,7 @@ def test_the_best_frame_is_that_of_the_surest_detection() -> None:
 
 
 def test_a_line_makes_an_event_without_end() -> None:
-    house = House(Rule("left", lines=("gate",), way="out"), Rule("any", lines=("gate",), classes=("person",)))
+    house = House(left={"line": "gate", "way": "out"}, any={"line": "gate", "classes": "person"})
     house.at({1: OUT, 2: OUT}, classes=(0, 1))
     found = house.at({1: IN, 2: IN}, classes=(0, 1))
     assert [(one.rule, one.track, one.way, one.place) for one in found] == [
@@ -97,7 +93,7 @@ def test_a_line_makes_an_event_without_end() -> None:
 
 
 def test_a_crowd_is_one_event() -> None:
-    house = House(Rule("crowd", zones=("yard",), count=3, hold_ns=S))
+    house = House(crowd={"zone": "yard", "count": 3, "for": "1s"})
     assert house.phases(30, {1: IN, 2: IN, 3: OUT}) == [] == house.phases(10, {1: IN, 2: IN, 3: IN})
     (one,) = house.at({1: IN, 2: IN, 4: IN, 5: IN})
     assert (one.phase, one.count, one.place, one.box) == ("begin", 4, "yard", None)
@@ -105,14 +101,14 @@ def test_a_crowd_is_one_event() -> None:
 
 
 def test_absence_is_an_event_that_a_moments_mistake_does_not_end() -> None:
-    house = House(Rule("empty", zones=("yard",), absent=True, hold_ns=5 * S))
+    house = House(empty={"zone": "yard", "absent": "5s"})
     assert house.phases(50, {1: OUT}) == [] and house.phases(1, {}) == ["empty:begin"]
     assert house.phases(3, {1: IN}) == [] and house.phases(30, {}) == []
     assert house.phases(12, {1: IN}) == ["empty:end"]
 
 
 def test_at_most_so_often() -> None:
-    house = House(Rule("seen", zones=("yard",), every_ns=60 * S))
+    house = House(seen={"zone": "yard", "every": "60s"})
     assert house.phases(1, {1: IN, 2: IN}) == ["seen:begin"]
     assert house.phases(300, {3: IN}, seconds=0.1) == ["seen:end"]
     assert house.phases(300, {3: IN}, seconds=0.1) == ["seen:begin"]
@@ -120,13 +116,13 @@ def test_at_most_so_often() -> None:
 
 def test_only_during_the_hours_that_are_asked_for() -> None:
     today = datetime.now().weekday()
-    never, always = Hours(frozenset({(today + 3) % 7})), Hours(frozenset(range(7)))
-    assert House(Rule("seen", zones=("yard",), during=(never,))).phases(5, {1: IN}) == []
-    assert House(Rule("seen", zones=("yard",), during=(never, always))).phases(5, {1: IN}) == ["seen:begin"]
+    never, always = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")[(today + 3) % 7], "mon-sun"
+    assert House(seen={"zone": "yard", "during": [never]}).phases(5, {1: IN}) == []
+    assert House(seen={"zone": "yard", "during": [never, always]}).phases(5, {1: IN}) == ["seen:begin"]
 
 
 def test_what_a_second_model_found_in_an_object() -> None:
-    house = House(Rule("bare", zones=("yard",), attributes={"helmet": ("no",)}))
+    house = House(bare={"zone": "yard", "attributes": {"helmet": "no"}})
     result = house.scene.at({1: IN, 2: IN})
     look = [Classification(np.ones(1, np.float32), np.array([number], np.int32), ("yes", "no")) for number in (0, 1)]
     crops = Crops("track", np.array([0, 1], np.int32), tuple(look))
@@ -137,13 +133,13 @@ def test_what_a_second_model_found_in_an_object() -> None:
 
 def test_a_class_that_the_detector_does_not_have_is_an_error() -> None:
     with pytest.raises(StageError, match=r"no class 'persn'; did you mean 'person'") as caught:
-        House(Rule("seen", classes=("persn",))).at({1: IN})
+        House(seen={"classes": "persn"}).at({1: IN})
     assert caught.value.where == "stages.alarm"
-    assert House(Rule("seen", classes=("0",))).phases(1, {1: IN}) == ["seen:begin"]
+    assert House(seen={"classes": "0"}).phases(1, {1: IN}) == ["seen:begin"]
 
 
 def test_a_label_that_the_second_model_does_not_have_is_an_error() -> None:
-    house = House(Rule("bare", attributes={"helmet": ("noo",)}))
+    house = House(bare={"attributes": {"helmet": "noo"}})
     look = Classification(np.ones(1, np.float32), np.zeros(1, np.int32), ("yes", "no"))
     crops = Crops("track", np.array([0], np.int32), (look,))
     with pytest.raises(StageError, match="no class 'noo'; did you mean 'no'") as caught:
@@ -153,8 +149,7 @@ def test_a_label_that_the_second_model_does_not_have_is_an_error() -> None:
 
 def test_all_that_is_written_must_hold() -> None:
     """A class, for a time, once per object, and not too often."""
-    rule = Rule("late", zones=("yard",), classes=("person",), hold_ns=S, once=True, every_ns=60 * S)
-    house = House(rule)
+    house = House(late={"zone": "yard", "classes": "person", "for": "1s", "once": True, "every": "60s"})
     assert house.phases(10, {1: IN, 2: IN, 3: OUT}, classes=(0, 1, 0)) == []
     assert house.phases(1, {1: IN, 2: IN, 3: IN}, classes=(0, 1, 0)) == ["late:begin"]
     assert house.phases(590, {3: IN}) == ["late:end"]  # object 3 has to wait
@@ -162,14 +157,14 @@ def test_all_that_is_written_must_hold() -> None:
 
 
 def test_cameras_do_not_mix() -> None:
-    house, other = House(Rule("crowd", count=2, every_ns=60 * S)), Scene("other")
+    house, other = House(crowd={"count": 2, "every": "60s"}), Scene("other")
     assert house.phases(3, {1: IN}) == [] == [one for _ in range(3) for one in house.events(other.at({2: IN}))]
     assert house.phases(1, {1: IN, 2: IN}) == ["crowd:begin"]
     assert [one.stream for one in house.events(other.at({2: IN, 3: IN}))] == ["other"]
 
 
 def test_an_object_that_is_gone_for_long_is_forgotten() -> None:
-    house = House(Rule("first", zones=("yard",), once=True))
+    house = House(first={"zone": "yard", "once": True})
     assert house.phases(1, {1: IN}) == ["first:begin"] and house.phases(11, {}) == ["first:end"]
     house.at({}, seconds=61.0)
     assert house.phases(1, {1: IN}) == ["first:begin"]

@@ -8,10 +8,6 @@ import pytest
 
 from edgert.config import load_pipeline
 from edgert.errors import ConfigError
-from edgert.stages.context import Context
-from edgert.stages.zones.rules import EventsStage, Rule
-from edgert.stages.zones.schedule import parse_hours
-from edgert.stages.zones.section import EventsSection
 
 FILE = """schema: 1
 models:
@@ -49,26 +45,6 @@ def load(folder: Path, rule: str = "{zone: yard}", zones: str = ZONES, source: s
 )
 def test_rules(rule: str, tmp_path: Path) -> None:
     load(tmp_path, rule)
-
-
-def test_a_rule_is_made_as_it_is_written() -> None:
-    keys = {
-        "zone": ["yard", "cars"], "classes": "car", "score": 0.5, "attributes": {"helmet": ["no", "torn"]}, "for": "3s",
-        "gap": "500ms", "once": True, "every": "1m", "update": "5s", "during": "mon-fri 08:00-18:00",
-    }  # fmt: skip
-    rules = {"a": keys, "b": {"line": "door", "way": "in"}, "c": {"absent": "10s"}, "d": {"count": 4, "for": "2s"}}
-    section = EventsSection.model_validate({"stage": "events", "from": "areas", "rules": rules})
-    made = section.make("alarm", Context())
-    assert isinstance(made, EventsStage)
-    assert made._rules == [
-        Rule(
-            "a", ("yard", "cars"), (), None, ("car",), 0.5, {"helmet": ("no", "torn")}, None, False, 3 * 10**9,
-            10**9 // 2, True, 60 * 10**9, 5 * 10**9, (parse_hours("mon-fri 08:00-18:00"),),
-        ),
-        Rule("b", lines=("door",), way="in"),
-        Rule("c", absent=True, hold_ns=10 * 10**9),
-        Rule("d", count=4, hold_ns=2 * 10**9),
-    ]  # fmt: skip
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,5 @@
 """The zones stage: who is where, since when, and who crossed which line."""
 
-from collections.abc import Sequence
 from pathlib import Path
 
 import cv2
@@ -12,16 +11,13 @@ from edgert.runtime import Detections, Result
 from edgert.runtime.json_form import plain_result
 from edgert.stages.draw import Overlay
 from edgert.stages.paint import Label, Stroke
-from edgert.stages.zones.areas import Area, Change, Inside, Zones, ZonesStage
+from edgert.stages.zones.areas import Change, Zones, ZonesStage
 from edgert.stages.zones.heat import HeatMap
-from tests.helpers.moving import LABELS, Scene
+from edgert.stages.zones.section import Inside
+from tests.helpers.moving import LABELS, Scene, zones_stage
 
-YARD = Area("yard", ((0.5, 0), (1, 0), (1, 1), (0.5, 1)))
-GATE = Area("gate", ((50, 0), (50, 100)))  # downwards: its right-hand side is the left of the image
-
-
-def stage(*zones: Area, lines: Sequence[Area] = (), settle: float = 0.0, forget: float = 2.0) -> ZonesStage:
-    return ZonesStage("areas", zones, lines, settle, forget)
+YARD = {"yard": ((0.5, 0), (1, 0), (1, 1), (0.5, 1))}
+GATE = {"gate": ((50, 0), (50, 100))}  # downwards: its right-hand side is the left of the image
 
 
 def looked(one: ZonesStage, result: Result) -> Zones:
@@ -36,7 +32,7 @@ def changes_of(record: Zones) -> list[tuple[str, str, int]]:
 
 
 def test_entering_staying_and_leaving() -> None:
-    one, scene = stage(YARD), Scene()
+    one, scene = zones_stage(YARD), Scene()
     assert not looked(one, scene.at({7: (20, 50)})).inside.any()
     record = looked(one, scene.at({7: (70, 50)}))
     assert changes_of(record) == [("yard", "entered", 7)] and record.inside.tolist() == [[True]]
@@ -52,14 +48,14 @@ def test_an_object_stands_on_its_foot_unless_asked_otherwise() -> None:
         np.array([[10, 10, 30, 90]], np.float32), np.ones(1, np.float32), np.zeros(1, np.int32), ids=np.array([1])
     )
     low = ((0, 80), (100, 80), (100, 100), (0, 100))
-    zones = [Area(how, low, inside=how, part=0.25) for how in ("foot", "center", "overlap")]
-    more = Area("less", low, inside="overlap", part=0.1)
-    record = looked(stage(*zones, more), Scene().of(tall))
-    assert record.inside[:, 0].tolist() == [True, False, False, True]
+    zones = {how: {"points": low, "inside": how} for how in ("foot", "center", "overlap")}
+    for part, is_over in ((0.25, False), (0.1, True)):
+        record = looked(zones_stage(zones, part=part), Scene().of(tall))
+        assert record.inside[:, 0].tolist() == [True, False, is_over]
 
 
 def test_a_line_is_crossed_both_ways_and_by_jumps() -> None:
-    one, scene = stage(lines=[GATE]), Scene()
+    one, scene = zones_stage(lines=GATE), Scene()
     assert changes_of(looked(one, scene.at({1: (20, 50), 2: (90, 50)}))) == []
     assert changes_of(looked(one, scene.at({1: (80, 50), 2: (10, 50)}))) == [("gate", "out", 1), ("gate", "in", 2)]
     assert changes_of(looked(one, scene.at({1: (20, 50)}))) == [("gate", "in", 1)]
@@ -67,7 +63,7 @@ def test_a_line_is_crossed_both_ways_and_by_jumps() -> None:
 
 
 def test_an_object_that_was_hidden_while_it_crossed_counts() -> None:
-    one, scene = stage(lines=[GATE]), Scene()
+    one, scene = zones_stage(lines=GATE), Scene()
     looked(one, scene.at({1: (20, 50)}))
     for _ in range(9):
         looked(one, scene.at({}))
@@ -75,7 +71,7 @@ def test_an_object_that_was_hidden_while_it_crossed_counts() -> None:
 
 
 def test_who_is_not_seen_any_more_has_left() -> None:
-    one, scene = stage(YARD, forget=1.0), Scene()
+    one, scene = zones_stage(YARD, forget="1s"), Scene()
     looked(one, scene.at({3: (70, 50)}))
     looked(one, scene.at({3: (70, 50)}, seconds=0.5))
     assert changes_of(looked(one, scene.at({}, seconds=0.9))) == []
@@ -85,7 +81,7 @@ def test_who_is_not_seen_any_more_has_left() -> None:
 
 
 def test_a_box_that_trembles_at_the_border_settles() -> None:
-    one, scene = stage(YARD, settle=0.5), Scene()
+    one, scene = zones_stage(YARD, settle="500ms"), Scene()
     places = [(49, 50), (51, 50)] * 5
     assert [changes_of(looked(one, scene.at({1: place}))) for place in places] == [[]] * 10
     found = [looked(one, scene.at({1: (60, 50)})) for _ in range(7)]
@@ -94,8 +90,8 @@ def test_a_box_that_trembles_at_the_border_settles() -> None:
 
 
 def test_classes_count_where_they_are_wanted_and_a_changed_class_leaves() -> None:
-    cars, people = Area("yard", YARD.points, classes=("car",)), Area("gate", GATE.points, classes=("0",))
-    one, scene = stage(cars, lines=[people]), Scene()
+    cars = {"yard": {"points": YARD["yard"], "classes": "car"}}
+    one, scene = zones_stage(cars, {"gate": {"points": GATE["gate"], "classes": "0"}}), Scene()
     looked(one, scene.at({1: (20, 50), 2: (20, 60)}, classes=(0, 1)))
     record = looked(one, scene.at({1: (70, 50), 2: (70, 60)}, classes=(0, 1)))
     assert changes_of(record) == [("gate", "out", 1), ("yard", "entered", 2)]
@@ -104,14 +100,14 @@ def test_classes_count_where_they_are_wanted_and_a_changed_class_leaves() -> Non
 
 def test_objects_without_numbers_are_counted_only() -> None:
     found = Detections(np.array([[60, 0, 80, 50]], np.float32), np.ones(1, np.float32), np.zeros(1, np.int32), LABELS)
-    record = looked(stage(YARD), Scene().of(found))
+    record = looked(zones_stage(YARD), Scene().of(found))
     assert record.inside.tolist() == [[True]] and record.changes == ()
     zone = record.to_json()["zones"][0]
     assert zone["count"] == 1 and zone["classes"] == {"person": 1} and "ids" not in zone
 
 
 def test_a_camera_has_its_own_zones_objects_and_totals() -> None:
-    one = stage(Area("here", YARD.points, streams=("gate",)), YARD)
+    one = zones_stage({"here": {"points": YARD["yard"], "streams": "gate"}, **YARD})
     gate, yard = Scene("gate"), Scene("yard")
     assert looked(one, gate.at({1: (70, 50)})).zones == ("here", "yard")
     record = looked(one, yard.at({1: (20, 50)}))
@@ -119,7 +115,7 @@ def test_a_camera_has_its_own_zones_objects_and_totals() -> None:
 
 
 def test_parts_follow_a_camera_that_changes_its_size() -> None:
-    one, scene = stage(YARD), Scene()
+    one, scene = zones_stage(YARD), Scene()
     looked(one, scene.at({1: (70, 50)}))
     scene.size = (200, 200)
     record = looked(one, scene.at({1: (120, 50)}))
@@ -128,11 +124,11 @@ def test_parts_follow_a_camera_that_changes_its_size() -> None:
 
 def test_frames_at_which_no_model_looked_pass() -> None:
     result = Scene().of(None)
-    assert stage(YARD).process(result) is result
+    assert zones_stage(YARD).process(result) is result
 
 
 def test_as_json() -> None:
-    one, scene = stage(YARD, lines=[GATE]), Scene()
+    one, scene = zones_stage(YARD, GATE), Scene()
     looked(one, scene.at({1: (20, 50)}))
     plain = plain_result(one.process(scene.at({1: (70, 50), 4: (90, 20)}, classes=(0, 1))))["outputs"]["areas"]
     assert plain == {
@@ -153,20 +149,20 @@ def test_as_json() -> None:
 
 
 def test_a_zone_outside_of_the_frame_is_an_error_that_says_so() -> None:
-    far = Area("far", ((500, 500), (600, 500), (600, 600)))
+    far = zones_stage({"far": ((500, 500), (600, 500), (600, 600))})
     with pytest.raises(StageError, match="'far' lies outside of the frame") as caught:
-        stage(far).process(Scene("gate").at({}))
+        far.process(Scene("gate").at({}))
     assert "reaches from 500, 500 to 600, 600" in caught.value.why and "'gate' are 100x100" in caught.value.why
 
 
 def test_a_class_that_the_detector_does_not_have_is_an_error() -> None:
-    one = stage(Area("yard", YARD.points, classes=("persn",)))
+    one = zones_stage({"yard": {"points": YARD["yard"], "classes": "persn"}})
     with pytest.raises(StageError, match=r"no class 'persn'; did you mean 'person'"):
         one.process(Scene().at({1: (70, 50)}))
 
 
 def test_zones_lines_and_counts_are_drawn() -> None:
-    one, scene = stage(YARD, lines=[GATE]), Scene()
+    one, scene = zones_stage(YARD, GATE), Scene()
     one.process(scene.at({1: (20, 50)}))
     one.process(scene.at({1: (70, 50)}))
     result = one.process(scene.at({1: (75, 50)}, seconds=2.0))
@@ -179,8 +175,7 @@ def test_zones_lines_and_counts_are_drawn() -> None:
 
 
 def test_a_heat_map_shows_where_objects_stood(tmp_path: Path) -> None:
-    heat = HeatMap(tmp_path / "maps" / "{stream}.png")
-    one, scene = ZonesStage("areas", [YARD], [], heat=heat), Scene()
+    one, scene = zones_stage(YARD, heatmap=tmp_path / "maps" / "{stream}.png"), Scene()
     for _ in range(20):
         one.process(scene.at({1: (90, 90)}))
     one.close()
@@ -196,7 +191,7 @@ SHAPES = {"parts": ((0, 0.5), (1, 0.5), (1, 1), (0, 1)), "pixels": ((0, 50), (10
 def test_objects_at_the_lower_and_right_border_are_in_the_zone_that_reaches_it(unit: str, inside: Inside) -> None:
     boxes = np.array([[40, 60, 50, 100], [100, 60, 100.5, 90], [96, 70, 104, 100], [40, 55, 60, 145]], np.float32)
     found = Detections(boxes, np.ones(4, np.float32), np.zeros(4, np.int32), ids=np.arange(4))
-    record = looked(stage(Area("low", SHAPES[unit], inside=inside)), Scene().of(found))
+    record = looked(zones_stage({"low": SHAPES[unit]}, inside=inside), Scene().of(found))
     assert record.inside[0].tolist() == [True, inside != "overlap", True, True]
 
 

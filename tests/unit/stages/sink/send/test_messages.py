@@ -13,12 +13,10 @@ import pytest
 from edgert.clock import REAL
 from edgert.runtime import Result
 from edgert.stages.sink.send.messages import Snapshots, Writer, schema
-from edgert.stages.zones.areas import Area, ZonesStage
-from edgert.stages.zones.rules import EventsStage, Rule
 from edgert.testing import sample
-from tests.helpers.moving import Scene
+from tests.helpers.moving import Scene, events_stage, zones_stage
 
-YARD = Area("yard", ((0.5, 0), (1, 0), (1, 1), (0.5, 1)))
+YARD = {"yard": ((0.5, 0), (1, 0), (1, 1), (0.5, 1))}
 
 
 def sent(writer: Writer, *results: Result) -> list[dict[str, Any]]:
@@ -68,7 +66,7 @@ def test_results_whose_objects_are_others() -> None:
 
 
 def test_every_event_by_itself() -> None:
-    zones, events = ZonesStage("areas", [YARD], []), EventsStage("alarm", [Rule("in", zones=("yard",))], REAL)
+    zones, events = zones_stage(YARD), events_stage(**{"in": {"zone": "yard"}})
     scene, one = Scene("gate"), writer(send="events")
     found = sent(one, *[events.process(zones.process(scene.at(feet))) for feet in ({}, {1: (70, 20), 2: (80, 20)}, {})])
     assert [event["event"]["track"] for event in found] == [1, 2] and found[0]["frame"] == 1
@@ -92,7 +90,7 @@ def test_a_frame_goes_along_as_it_was_drawn() -> None:
 
 
 def test_the_object_of_an_event_goes_along_and_no_image_when_it_ends() -> None:
-    zones, events = ZonesStage("areas", [YARD], []), EventsStage("alarm", [Rule("in", zones=("yard",))], REAL)
+    zones, events = zones_stage(YARD), events_stage(**{"in": {"zone": "yard"}})
     scene, one = Scene("gate"), writer(send="events", attach="crop")
     feet: list[dict[int, tuple[float, float]]] = [{}, {1: (56, 30)}, {}, *[{}] * 40]
     found = sent(one, *[events.process(zones.process(scene.at(places))) for places in feet])
