@@ -1,7 +1,6 @@
 """The pipeline file: YAML to frozen records, with errors that name the line. Pure; touches no hardware."""
 
-from edgert.config.document import Document
-from edgert.config.fields import Fraction, OutputPath, Seconds, Section, Size
+from edgert.config.fields import OutputPath, Section
 from edgert.config.model_section import (
     AccuracyConfig,
     CalibrateConfig,
@@ -12,12 +11,10 @@ from edgert.config.model_section import (
     KeypointsTask,
     ModelConfig,
     PythonTask,
-    QuantizeConfig,
     SegmentTask,
     TaskConfig,
 )
 from edgert.config.pipeline_file import (
-    BudgetConfig,
     PipelineConfig,
     PipelineFile,
     PipelineSource,
@@ -25,13 +22,11 @@ from edgert.config.pipeline_file import (
     load_pipeline,
 )
 from edgert.config.stages import (
-    BatchConfig,
     CropConfig,
     CropStage,
     DrawStage,
     InferStage,
     PackageStage,
-    PythonStage,
     SinkStage,
     SourceStage,
     StageConfig,
@@ -40,17 +35,13 @@ from edgert.config.stages import (
 
 __all__ = [
     "AccuracyConfig",
-    "BatchConfig",
-    "BudgetConfig",
     "CalibrateConfig",
     "ClassifyTask",
     "CropConfig",
     "CropStage",
     "DetectTask",
-    "Document",
     "DrawStage",
     "EmbedTask",
-    "Fraction",
     "InferStage",
     "InputConfig",
     "KeypointsTask",
@@ -60,14 +51,10 @@ __all__ = [
     "PipelineConfig",
     "PipelineFile",
     "PipelineSource",
-    "PythonStage",
     "PythonTask",
-    "QuantizeConfig",
-    "Seconds",
     "Section",
     "SegmentTask",
     "SinkStage",
-    "Size",
     "SourceStage",
     "StageConfig",
     "TaskConfig",

@@ -14,18 +14,7 @@ from pydantic import Field, TypeAdapter, ValidationError, model_validator
 from edgert.config import fields
 from edgert.config.document import Document, changed_document, mapping_document, parse_document, read_document
 from edgert.config.engine_choice import ORT_CUDA, TENSORRT, EngineChain
-from edgert.config.fields import (
-    CONFIG_ERROR,
-    Bytes,
-    Cores,
-    FilePath,
-    Name,
-    Seconds,
-    Section,
-    Watts,
-    error_message,
-    flatten_errors,
-)
+from edgert.config.fields import Section, error_message
 from edgert.config.flow import check_flow, check_outputs, check_variants
 from edgert.config.foreign_keys import replacement_for
 from edgert.config.model_section import TASK_VERBS, DetectTask, InputConfig, ModelConfig, TaskConfig
@@ -172,12 +161,12 @@ class BudgetConfig(Section):
     """Limits of what the pipeline may use, and what happens over a limit."""
 
     live: ClassVar[tuple[str, ...]] = ("power", "cpu", "memory", "latency", "when_exceeded")
-    power: Annotated[Watts, Field(gt=0)] | None = Field(default=None, description="watts drawn by the module")
-    cpu: Cores | None = Field(
+    power: Annotated[fields.Watts, Field(gt=0)] | None = Field(default=None, description="watts drawn by the module")
+    cpu: fields.Cores | None = Field(
         default=None, description="CPU time of this process in cores, such as 1.5; instead of power"
     )
-    memory: Bytes | None = Field(default=None, description="physical memory of this process")
-    latency: Annotated[Seconds, Field(gt=0)] | None = Field(
+    memory: fields.Bytes | None = Field(default=None, description="physical memory of this process")
+    latency: Annotated[fields.Seconds, Field(gt=0)] | None = Field(
         default=None, description="99th percentile from capture to sink"
     )
     when_exceeded: Literal["warn", "degrade", "stop"] = Field(
@@ -217,11 +206,11 @@ class PipelineConfig(Section):
         pattern=r"^https?://[^\s/]+(/\S*)?$",
         description="collector of OpenTelemetry, as http://HOST:4318 ([time lines](trace.md#opentelemetry))",
     )
-    ops: tuple[FilePath, ...] = Field(
+    ops: tuple[fields.FilePath, ...] = Field(
         default=(), description="Python files that register operators ([custom operators](operators.md))"
     )
-    models: dict[Name, ModelConfig] = Field(default_factory=dict, description="models by name")
-    stages: dict[Name, StageConfig] = Field(min_length=1, description="stages by name, in any order")
+    models: dict[fields.Name, ModelConfig] = Field(default_factory=dict, description="models by name")
+    stages: dict[fields.Name, StageConfig] = Field(min_length=1, description="stages by name, in any order")
 
     @property
     def likely_on_gpu(self) -> bool:
@@ -370,7 +359,7 @@ def _check_document(document: Document, name: str) -> PipelineConfig:
         check_variants(config.models, document.where)
     except ValidationError as mistakes:
         first, *others = (
-            _config_error(document, detail) for detail in flatten_errors(mistakes.errors(include_url=False))
+            _config_error(document, detail) for detail in fields.flatten_errors(mistakes.errors(include_url=False))
         )
         first.others = tuple(others)
         raise first from None
@@ -410,7 +399,7 @@ def _config_error(document: Document, detail: Any) -> ConfigError:
     """Return a pydantic error as a ConfigError with the line, the value as written, and what was expected."""
     loc = _loc_in_file(document, detail["loc"])
     kind, message = detail["type"], error_message(detail)
-    if kind == CONFIG_ERROR:
+    if kind == fields.CONFIG_ERROR:
         error: ConfigError = detail["ctx"]["error"]
         return ConfigError(error.what, why=error.why, where=document.where(loc), fix=error.fix, code=error.code)
     if kind == "unknown_key":

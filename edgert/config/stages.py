@@ -5,16 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import (
-    BeforeValidator,
-    Discriminator,
-    Field,
-    GetCoreSchemaHandler,
-    GetJsonSchemaHandler,
-    Tag,
-    WithJsonSchema,
-    model_validator,
-)
+import pydantic
+from pydantic import BeforeValidator, Discriminator, Field, Tag, WithJsonSchema, model_validator
 from pydantic_core import CoreSchema, core_schema
 
 from edgert.config.fields import CODE_NAME, Inputs, Kinded, Names, Region, Seconds, Section, Size, Text, Watchdog
@@ -176,12 +168,12 @@ class ShortFor:
     def __init__(self, key: str) -> None:
         self._key = key
 
-    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+    def __get_pydantic_core_schema__(self, source: Any, handler: pydantic.GetCoreSchemaHandler) -> CoreSchema:
         return core_schema.no_info_before_validator_function(
             lambda value: {self._key: value} if isinstance(value, (str, list, tuple)) else value, handler(source)
         )
 
-    def __get_pydantic_json_schema__(self, core: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+    def __get_pydantic_json_schema__(self, core: CoreSchema, handler: pydantic.GetJsonSchemaHandler) -> dict[str, Any]:
         schema = handler(core)
         return {"anyOf": [handler.resolve_ref_schema(schema)["properties"][self._key], schema]}
 

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from edgert.config import Fraction, OutputPath, PipelineConfig, Seconds, Section, SinkStage, TrackStage
-from edgert.config.fields import CODE_NAME, FilePath, PositiveBytes
+from edgert.config import OutputPath, PipelineConfig, Section, SinkStage, TrackStage
+from edgert.config.fields import CODE_NAME, FilePath, Fraction, PositiveBytes, Seconds
 from edgert.config.flow import trackers_of
 from edgert.errors import ConfigError, StageError
 

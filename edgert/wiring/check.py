@@ -15,24 +15,14 @@ from edgert.errors import ConfigError, EdgertError, ModelError, nearest
 from edgert.graph import load
 from edgert.reporter import OnProgress
 from edgert.stages.decode.kinds import fitting_decoder, labels_of
+from edgert.wiring import search as limits
 from edgert.wiring.check_report import CheckReport, Finding, Row, Verdict, setting_json, yaml_value
 from edgert.wiring.contradictions import find_contradictions
 from edgert.wiring.exporter_metadata import DeclaredSettings, declared_settings
 from edgert.wiring.judge import Judgment, answer_similarity, judge, kind_of_photo, lead_of
 from edgert.wiring.photos import read_photos
 from edgert.wiring.prior import Prior, prior_of
-from edgert.wiring.search import (
-    CLEAR,
-    CPU_SECONDS,
-    SAME,
-    Progress,
-    Ranking,
-    Search,
-    Subject,
-    Tally,
-    load_subject,
-    search_progress,
-)
+from edgert.wiring.search import Progress, Ranking, Search, Subject, Tally, load_subject, search_progress
 from edgert.wiring.settings import GROUPS, Setting, differs, setting_words
 from edgert.wiring.trial import readings, refine_tasks
 
@@ -103,7 +93,11 @@ def check(
     with np.errstate(over="ignore", invalid="ignore"):  # boxes of a wrong setting may be too large for float32
         search.explore(favored, tasks, base)
     report = report_of(file, name, written, search, prior, favored, labels)
-    cut = f"only some settings were tried, for {CPU_SECONDS:.0f} s of processor time" if search.is_cut_short else ""
+    cut = (
+        f"only some settings were tried, for {limits.CPU_SECONDS:.0f} s of processor time"
+        if search.is_cut_short
+        else ""
+    )
     report = replace(report, known="; ".join(filter(None, (report.known, *against, cut))))
     return report if data is None else search.with_summary(report)
 
@@ -193,7 +187,7 @@ def report_of(
 
 def _is_wrong(judgment: Judgment, as_written: Tally) -> bool:
     """Return whether the chosen setting is clearly better; another placement with the same answers is not wrong."""
-    if as_written is judgment.chosen or judgment.behind(as_written) < CLEAR:
+    if as_written is judgment.chosen or judgment.behind(as_written) < limits.CLEAR:
         return False
     groups = [group for group in GROUPS if differs(judgment.chosen.setting, as_written.setting, group)]
     return groups != ["placement"] or not judgment.as_good(as_written)
@@ -241,7 +235,7 @@ def _findings(
             costs[group] = float("inf")
             continue
         costs[group] = lead_of(ranking, prior, ranking.add(better), ranking.add(mixed))
-    blamed = [group for group, cost in costs.items() if cost >= CLEAR or (group != "placement" and cost > 0)]
+    blamed = [group for group, cost in costs.items() if cost >= limits.CLEAR or (group != "placement" and cost > 0)]
     return tuple(
         _finding(file, name, path, lines, costs[group])
         for group in sorted(blamed or costs, key=lambda group: -costs[group])
@@ -271,7 +265,7 @@ def _finding(file: PipelineFile, name: str, path: tuple[str, str], lines: tuple[
     # Every file has a task, and another decoder that reads the outputs better is a sure finding.
     is_task = path[0] == "task" and path[1] != "options"
     missing = loc not in file.document.places and not is_task
-    return Finding(file.where(*loc), key, lines[0], missing, lines[1], cost >= CLEAR or is_task, cost)
+    return Finding(file.where(*loc), key, lines[0], missing, lines[1], cost >= limits.CLEAR or is_task, cost)
 
 
 def ties_of(judgment: Judgment, photos: int) -> tuple[str, ...]:
@@ -281,13 +275,13 @@ def ties_of(judgment: Judgment, photos: int) -> tuple[str, ...]:
     ways: dict[str, list[Tally]] = {}
     for tally in judgment.ranking.tallies:
         groups = chosen.setting.differing(tally.setting)
-        if tally is not chosen and len(groups) == 1 and tally.evidence and judgment.behind(tally) < CLEAR:
+        if tally is not chosen and len(groups) == 1 and tally.evidence and judgment.behind(tally) < limits.CLEAR:
             ways.setdefault(groups[0], []).append(tally)
     for group, tallies in ways.items():
         names = list(dict.fromkeys(setting_words(tally.setting)[group] for tally in (chosen, *tallies)))
         if len(names) > _LISTED_SETTINGS + 1:
             names = [*names[:_LISTED_SETTINGS], f"{len(names) - _LISTED_SETTINGS} others"]
-        equal = all(answer_similarity(chosen, tally) >= SAME for tally in tallies)
+        equal = all(answer_similarity(chosen, tally) >= limits.SAME for tally in tallies)
         end = "give practically the same answers" if equal else f"cannot be distinguished on {these}; try others"
         found.append(f"{group}: {', '.join(names[:-1])} and {names[-1]} {end}")
     return tuple(found)

@@ -17,19 +17,9 @@ import numpy as np
 from edgert.runtime.frame import U8
 from edgert.runtime.records import Detections, Keypoints
 from edgert.stages.crop import Geometry
+from edgert.stages.decode import decoder
 from edgert.stages.decode.decoded import dets_and_labels
-from edgert.stages.decode.decoder import (
-    F32,
-    Array,
-    Roles,
-    Shapes,
-    Size,
-    as_f32,
-    check_labels,
-    roles_of,
-    shapes_of,
-    sigmoid,
-)
+from edgert.stages.decode.decoder import F32, Array, Roles, Shapes, Size, as_f32, shapes_of
 from edgert.stages.decode.detection import I32, Candidates, Head, Index, final_rows, strongest
 from edgert.stages.decode.guess import BODIES, Fit, OutputSignature, wrong_shapes
 from edgert.stages.decode.instances import mask_cutter, spans_of, with_masks
@@ -160,7 +150,7 @@ class KeypointRcnn:
         if found is None or shapes[found[1]][2] not in (0, 3):
             raise wrong_shapes("keypoints: keypoint-rcnn", f"{_READS} points [N, points, 3]", shapes, network)
         if count := shapes[found[1]][1]:
-            check_labels(count, self.labels)
+            decoder.check_labels(count, self.labels)
 
     def __call__(self, outputs: Sequence[Array], geometry: Geometry) -> Keypoints:
         """Return bodies, best score first."""
@@ -171,7 +161,7 @@ class KeypointRcnn:
         best = strongest(scores, self.limit)
         boxes, scores, rows = boxes[best], scores[best], rows[best]
         points = as_f32(outputs[place][rows]).copy()
-        points[..., 2] = sigmoid(as_f32(outputs[_point_scores_index(shapes, roles, place)][rows]))
+        points[..., 2] = decoder.sigmoid(as_f32(outputs[_point_scores_index(shapes, roles, place)][rows]))
         return Keypoints.of(geometry.boxes(boxes), scores, geometry.points(points), self.labels)
 
 
@@ -192,7 +182,7 @@ def _find_roles(shapes: Shapes, rank: int) -> tuple[Roles, int] | None:
     if boxes is None:
         return None
     places = [boxes, *(index for index, length in enumerate(ranks) if length == 1)]
-    roles = roles_of([shapes[place] for place in places])
+    roles = decoder.roles_of([shapes[place] for place in places])
     if roles is None:
         return None
     return Roles(boxes, (places[1], places[2]), None), ranks.index(rank)

@@ -8,7 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from edgert.config import AccuracyConfig, CalibrateConfig, ClassifyTask, InputConfig, ModelConfig, QuantizeConfig
+from edgert.config import AccuracyConfig, CalibrateConfig, ClassifyTask, InputConfig, ModelConfig
+from edgert.config.model_section import QuantizeConfig
 from edgert.dataset import open_images
 from edgert.evaluation import EvaluationResult, compare
 from edgert.evaluation.evaluate_model import Accuracy
