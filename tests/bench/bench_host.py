@@ -50,8 +50,6 @@ from tests.helpers.gpu_inference import Session
 
 ROUNDS, COUNT, SIDE = 5, 8000, 224
 BARS_US = {1: 120.0, 8: 60.0}
-BATCH_S = 0.0006
-"""ResNet-50's on an H100."""
 _READY = Embedding(cast("Any", None))
 
 
@@ -333,36 +331,18 @@ def running(
 
 def measure() -> Iterator[Figure]:
     device = CudaDevice(IdleGpu(), 0, Counter())
-    for on_gpu in (False, True):
-        for rows, bar in BARS_US.items():
-            taken = [piped(device, rows, on_gpu) for _ in range(ROUNDS)]
-            name = f"{'frames on the GPU' if on_gpu else 'pinned frames'}, batch {rows}: processor time per frame"
-            detail = {"driver_calls": taken[0][1]}
-            yield Figure(name, statistics.median(one[0] for one in taken), "µs", bar, "lower", ROUNDS, detail)
-    for rows in BARS_US:
-        taken = [submitted(device, rows) for _ in range(ROUNDS)]
-        name, detail = f"buffers that a program submits, batch {rows}", {"driver_calls": taken[0][1]}
-        yield Figure(name, statistics.median(one[0] for one in taken), "µs", None, "lower", ROUNDS, detail)
-    taken = [submitted(device, 8, 8) for _ in range(ROUNDS)]
-    name, detail = "batches of eight that a program submits", {"driver_calls": taken[0][1]}
-    yield Figure(name, statistics.median(one[0] for one in taken), "µs", None, "lower", ROUNDS, detail)
-    for rows in BARS_US:
-        taken = [mapped(device, rows) for _ in range(ROUNDS)]
-        name, detail = f"buffers of {rows} that a program maps over", {"driver_calls": taken[0][1]}
-        yield Figure(name, statistics.median(one[0] for one in taken), "µs", None, "lower", ROUNDS, detail)
-    ways = (
-        ("pinned frames", partial(piped, rows=8, on_gpu=False)),
-        ("buffers that a program submits", partial(submitted, rows=8)),
-        ("batches that a program submits", partial(submitted, rows=8, batch=8)),
-    )
-    for kind, run in ways:
-        gpus = [BusyGpu(BATCH_S) for _ in range(ROUNDS)]
-        for each in gpus:
-            run(CudaDevice(each, 0, Counter()))
-        name = f"{kind}, batch 8: part of the time that a GPU works, of {BATCH_S * 1e6:g} µs a batch"
-        under_way = statistics.median(count for each in gpus for count in each.waiting)
-        busy = statistics.median(each.busy for each in gpus)
-        yield Figure(name, busy, "", None, "higher", ROUNDS, {"under_way_when_launched": under_way})
+    none = dict.fromkeys(BARS_US)
+    for name, run, bars in (
+        ("pinned frames, batch {}: processor time per frame", partial(piped, on_gpu=False), BARS_US),
+        ("frames on the GPU, batch {}: processor time per frame", partial(piped, on_gpu=True), BARS_US),
+        ("buffers that a program submits, batch {}", submitted, none),
+        ("batches of {} that a program submits", lambda device, rows: submitted(device, rows, rows), {8: None}),
+        ("buffers of {} that a program maps over", mapped, none),
+    ):
+        for rows, bar in bars.items():
+            taken = [run(device, rows) for _ in range(ROUNDS)]
+            value, detail = statistics.median(one[0] for one in taken), {"driver_calls": taken[0][1]}
+            yield Figure(name.format(rows), value, "µs", bar, "lower", ROUNDS, detail)
 
 
 if __name__ == "__main__":
