@@ -3,7 +3,8 @@ buffers who does not look. The GPU is a double; its kernels compute nothing, and
 
 import json
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -50,6 +51,11 @@ def here(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr(CudaDevice, "capture", capture)
 
 
+@pytest.fixture
+def rigged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Rig]:
+    return partial(Rig, tmp_path, monkeypatch)
+
+
 def lines(path: str = "out.jsonl") -> list[int]:
     return [json.loads(line)["frame"] for line in Path(path).read_text().splitlines()]
 
@@ -63,10 +69,8 @@ def is_whole(result: Result) -> bool:
     return is_here and all((plane == result.frame.index % 256).all() for plane in (luma, chroma))
 
 
-def test_without_anybody_who_looks_on_the_host_nothing_but_records_comes_down(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    rig = Rig(tmp_path, monkeypatch, QUIET)
+def test_without_anybody_who_looks_on_the_host_nothing_but_records_comes_down(rigged: Callable[..., Rig]) -> None:
+    rig = rigged(QUIET)
     with rig.pipeline() as pipeline:
         warm = pipeline._assembly.counter.read()
         summary = pipeline.run()
@@ -87,9 +91,7 @@ def look(result: Result) -> Result:
     return result.with_output("own", 1)
 
 
-def test_everybody_who_looks_on_the_host_gets_the_one_copy_of_a_frame(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_everybody_who_looks_on_the_host_gets_the_one_copy_of_a_frame(rigged: Callable[..., Rig]) -> None:
     SEEN.clear()
     stages = (
         "  own: {python: tests.integration.test_gpu_branches:look, from: find}\n"
@@ -98,7 +100,7 @@ def test_everybody_who_looks_on_the_host_gets_the_one_copy_of_a_frame(
         "  slows: {sink: jsonl, from: slow, path: slow.jsonl}\n"
         "  late: {sink: jsonl, from: again, path: late.jsonl}\n"
     )
-    rig, called = Rig(tmp_path, monkeypatch, stages + QUIET), list[bool]()
+    rig, called = rigged(stages + QUIET), list[bool]()
     with rig.pipeline(callbacks={"find": lambda result: called.append(is_whole(result))}) as pipeline:
         warm = pipeline._assembly.counter.read()
         pipeline.run()
@@ -113,11 +115,11 @@ def test_everybody_who_looks_on_the_host_gets_the_one_copy_of_a_frame(
     assert rig.device.live_bytes == rig.camera.pool * NBYTES, "all memory for copies is given back"
 
 
-def test_the_copies_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_copies_are_named(monkeypatch: pytest.MonkeyPatch, rigged: Callable[..., Rig]) -> None:
     stages = "  paint: {draw: boxes, from: find}\n  files: {sink: images, from: paint, path: images}\n"
     for kind in (DrawStage, Images):
         monkeypatch.setattr(kind, "takes_gpu", False)
-    with Rig(tmp_path, monkeypatch, stages).pipeline(callbacks={"find": print}) as pipeline:
+    with rigged(stages).pipeline(callbacks={"find": print}) as pipeline:
         why = "'paint' draws on them and your own code sees them behind 'find'"
         assert pipeline.summary().frames == {"cam": f"on the GPU, and a copy on the host, since {why}"}
         reads = {node.name: node.execution.reads for node in pipeline._assembly.tasks}
@@ -130,15 +132,13 @@ def test_the_copies_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     }
 
 
-def test_a_region_comes_down_alone_for_a_model_on_the_processor(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_region_comes_down_alone_for_a_model_on_the_processor(rigged: Callable[..., Rig]) -> None:
     stages = (
         "  cut: {crop: [0.0, 0.0, 0.5, 0.5], from: find}\n"
         "  slow: {infer: host, from: cut}\n"
         "  slows: {sink: jsonl, from: slow, path: slow.jsonl}\n"
     )
-    rig = Rig(tmp_path, monkeypatch, stages + QUIET)
+    rig = rigged(stages + QUIET)
     with rig.pipeline() as pipeline:
         warm = pipeline._assembly.counter.read()
         pipeline.run()
@@ -157,7 +157,7 @@ def test_a_region_comes_down_alone_for_a_model_on_the_processor(
     assert 0 < down <= 40 * NBYTES // 2, "half as high, the gaps between its rows included"
 
 
-def test_parts_of_a_frame_that_meet_again_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_parts_of_a_frame_that_meet_again_go_on(rigged: Callable[..., Rig]) -> None:
     SEEN.clear()
     stages = (
         "  own: {python: tests.integration.test_gpu_branches:look, from: cam}\n"
@@ -166,7 +166,7 @@ def test_parts_of_a_frame_that_meet_again_go_on(tmp_path: Path, monkeypatch: pyt
         "  last: {python: tests.integration.test_gpu_branches:look, from: [third, find]}\n"
         "  lasts: {sink: jsonl, from: last, path: lasts.jsonl}\n"
     )
-    rig = Rig(tmp_path, monkeypatch, stages)
+    rig = rigged(stages)
     with rig.pipeline() as pipeline:
         pipeline.run()
     assert lines("both.jsonl") == lines("lasts.jsonl") == list(range(40))
@@ -175,22 +175,18 @@ def test_parts_of_a_frame_that_meet_again_go_on(tmp_path: Path, monkeypatch: pyt
     assert len(SEEN) == 80 and all(whole for _, whole in SEEN) and rig.camera.leased == 0
 
 
-def test_batches_of_the_gpu_and_several_models_hold_nothing_behind_them(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_batches_of_the_gpu_and_several_models_hold_nothing_behind_them(rigged: Callable[..., Rig]) -> None:
     text = "  more: {infer: parts, from: find, batch: {max: 4, wait: 5ms}}\n" + QUIET.replace("find", "more")
-    rig = Rig(tmp_path, monkeypatch, text, count=200, pool=16)
+    rig = rigged(text, count=200, pool=16)
     with rig.pipeline() as pipeline:
         pipeline.run()
     assert lines() == list(range(200)) and rig.camera.leased == 0 and not rig.camera.starved
 
 
 @pytest.mark.parametrize("live", [False, True])
-def test_a_file_alone_fills_batches_and_a_camera_waits_for_none(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, live: bool
-) -> None:
+def test_a_file_alone_fills_batches_and_a_camera_waits_for_none(live: bool, rigged: Callable[..., Rig]) -> None:
     stages = "  more: {infer: parts, from: cam, batch: {max: 4, wait: 500ms}}\n" + QUIET.replace("find", "more")
-    rig = Rig(tmp_path, monkeypatch, stages, count=42, live=live)
+    rig = rigged(stages, count=42, live=live)
     if live:
         rig.path.write_text(rig.path.read_text().replace("source: api", "source: rtsp://camera/stream"))
     with rig.pipeline() as pipeline:
@@ -262,10 +258,12 @@ class Stuck:
         assert self.go.wait(20)
 
 
-def test_a_sink_that_is_stuck_holds_none_of_a_cameras_buffers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_sink_that_is_stuck_holds_none_of_a_cameras_buffers(
+    monkeypatch: pytest.MonkeyPatch, rigged: Callable[..., Rig]
+) -> None:
     """As with a disk that hangs: the live camera goes on, and frames are dropped where that is counted."""
     stuck = Stuck(monkeypatch)
-    rig = Rig(tmp_path, monkeypatch, '  out: {sink: "null", from: find}\n', count=300, pool=4, live=True)
+    rig = rigged('  out: {sink: "null", from: find}\n', count=300, pool=4, live=True)
     with rig.pipeline() as pipeline:
         pipeline.start()
         wait_until(lambda: rig.camera.given + rig.camera.starved == 300)
@@ -277,9 +275,9 @@ def test_a_sink_that_is_stuck_holds_none_of_a_cameras_buffers(tmp_path: Path, mo
     assert summary.dropped + summary.frames_out == 300 and rig.camera.leased == 0
 
 
-def test_listeners_get_frames_on_any_stage_while_they_listen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_listeners_get_frames_on_any_stage_while_they_listen(rigged: Callable[..., Rig]) -> None:
     text = "  same: {track: bytetrack, from: find}\n  out: {sink: jsonl, from: same, path: out.jsonl}\n"
-    rig = Rig(tmp_path, monkeypatch, text, count=60)
+    rig = rigged(text, count=60)
     with rig.pipeline() as pipeline:
         with pipeline.results("same", timeout=10) as results:
             for _, result in zip(range(20), results, strict=False):
@@ -292,20 +290,18 @@ def test_listeners_get_frames_on_any_stage_while_they_listen(tmp_path: Path, mon
 
 
 def test_a_stage_of_another_package_that_said_it_does_not_look_gets_a_clear_error(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch, rigged: Callable[..., Rig]
 ) -> None:
     monkeypatch.setattr(NullSink, "process", lambda self, result: result.frame.to_bgr())
-    rig = Rig(tmp_path, monkeypatch, '  out: {sink: "null", from: find, on_error: stop}\n')
+    rig = rigged('  out: {sink: "null", from: find, on_error: stop}\n')
     with pytest.raises(StageError, match="after their release") as caught, rig.pipeline() as pipeline:
         pipeline.run()
     assert "stage 'out'" in caught.value.where
 
 
-def test_own_code_in_front_of_the_model_keeps_frames_on_the_host(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_own_code_in_front_of_the_model_keeps_frames_on_the_host(rigged: Callable[..., Rig]) -> None:
     text = "  own: {python: tests.integration.test_gpu_branches:look, from: cam}\n" + QUIET
-    rig = Rig(tmp_path, monkeypatch, text)
+    rig = rigged(text)
     rig.path.write_text(rig.path.read_text().replace("infer: parts, from: cam", "infer: parts, from: own"))
     with rig.pipeline() as pipeline:
         frames: dict[str, Any] = dict(pipeline.summary().frames)
@@ -314,10 +310,8 @@ def test_own_code_in_front_of_the_model_keeps_frames_on_the_host(
 
 
 @pytest.mark.parametrize("live", [False, True])
-def test_beside_a_camera_crops_are_waited_for_asleep_too(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, live: bool
-) -> None:
-    rig = Rig(tmp_path, monkeypatch, QUIET, live=live)
+def test_beside_a_camera_crops_are_waited_for_asleep_too(live: bool, rigged: Callable[..., Rig]) -> None:
+    rig = rigged(QUIET, live=live)
     with rig.pipeline() as pipeline:
         assert [one.is_patient for one in pipeline._assembly.inferences] == [live]
 
@@ -326,9 +320,9 @@ def test_beside_a_camera_crops_are_waited_for_asleep_too(
     ("live", "cameras", "batch"), [(True, 1, ""), (True, 2, ""), (False, 1, ""), (True, 1, "max: 2")]
 )
 def test_of_a_lone_camera_all_that_follows_a_frame_is_one_graph(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, live: bool, cameras: int, batch: str
+    live: bool, cameras: int, batch: str, rigged: Callable[..., Rig]
 ) -> None:
-    rig = Rig(tmp_path, monkeypatch, QUIET, live=live)
+    rig = rigged(QUIET, live=live)
     text = rig.path.read_text()
     if cameras == 2:
         camera = next(line for line in text.splitlines() if line.strip().startswith("cam:"))
@@ -351,10 +345,8 @@ CHAIN = """  one: {infer: parts, from: find, crop: {limit: 4}}
 """
 
 
-def test_models_that_look_at_crops_behind_each_other_are_run_together(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    rig = Rig(tmp_path, monkeypatch, CHAIN, count=12)
+def test_models_that_look_at_crops_behind_each_other_are_run_together(rigged: Callable[..., Rig]) -> None:
+    rig = rigged(CHAIN, count=12)
     with rig.pipeline() as pipeline:
         works = {node.name: type(node.stage).__name__ for node in pipeline._assembly.tasks}
         pipeline.run()
@@ -377,13 +369,13 @@ def outputs(path: str) -> list[dict[str, Any]]:
 
 
 def test_models_that_look_at_crops_beside_each_other_are_run_together_and_keep_their_records_apart(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    rigged: Callable[..., Rig],
 ) -> None:
     ends = [
         f"  {name}_out: {{sink: jsonl, from: {listens}, path: {name}.jsonl}}\n"
         for name, listens in (("two", "two"), ("three", "three"), ("both", "[three, two]"))
     ]
-    rig = Rig(tmp_path, monkeypatch, SIBLINGS + "".join(ends), count=12)
+    rig = rigged(SIBLINGS + "".join(ends), count=12)
     with rig.pipeline() as pipeline:
         works = {node.name: type(node.stage).__name__ for node in pipeline._assembly.tasks}
         pipeline.run()
@@ -399,9 +391,9 @@ def test_models_that_look_at_crops_beside_each_other_are_run_together_and_keep_t
     assert rig.camera.leased == 0
 
 
-def test_siblings_that_drop_frames_otherwise_run_by_themselves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_siblings_that_drop_frames_otherwise_run_by_themselves(rigged: Callable[..., Rig]) -> None:
     text = SIBLINGS.replace("two: {infer: parts,", "two: {infer: parts, drop: oldest,")
-    rig = Rig(tmp_path, monkeypatch, text + "  out: {sink: jsonl, from: [three, two], path: out.jsonl}\n", count=4)
+    rig = rigged(text + "  out: {sink: jsonl, from: [three, two], path: out.jsonl}\n", count=4)
     with rig.pipeline() as pipeline:
         works = {node.name: type(node.stage).__name__ for node in pipeline._assembly.tasks}
         pipeline.run()
