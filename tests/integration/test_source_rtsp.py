@@ -53,6 +53,16 @@ def source(url: str, counter: Counter | None = None, **options: object) -> Sourc
     return source_for("cam", config, counter or Counter(), REAL, Path())
 
 
+@contextlib.contextmanager
+def filming(
+    units: list[bytes], counter: Counter | None = None, timeout: str = "2s", reconnect: bool = True, **options: Any
+) -> Iterator[tuple[RtspServer, Source, Iterator[Frame]]]:
+    with RtspServer(units, **options) as server:
+        camera = source(server.url, counter, timeout=timeout, reconnect=reconnect)
+        yield server, camera, camera.frames(threading.Event())
+        camera.close()
+
+
 def take(frames: Iterator[Frame], count: int) -> list[Frame]:
     """``count`` frames, each released but still known by number, time and content."""
     taken = []
@@ -70,67 +80,56 @@ def text_of(error: BaseException) -> str:
 
 def test_frames_arrive_whole_and_uncopied(units: list[bytes]) -> None:
     counter = Counter()
-    with RtspServer(units) as server:
-        camera = source(server.url, counter)
+    with filming(units, counter) as (_, camera, frames):
         assert camera.live
-        frames = take(camera.frames(threading.Event()), 30)
-        camera.close()
-    numbers = [read_counter(frame.planes[0]) for frame in frames]
+        taken = take(frames, 30)
+    numbers = [read_counter(frame.planes[0]) for frame in taken]
     assert numbers == list(range(numbers[0], numbers[0] + 30))
-    assert [frame.index for frame in frames] == list(range(30))
+    assert [frame.index for frame in taken] == list(range(30))
     # FFmpeg gives the first frame of a connection no time of its own.
-    assert np.diff([frame.media_ns for frame in frames])[1:] == pytest.approx(1e9 / 30, rel=0.01)
+    assert np.diff([frame.media_ns for frame in taken])[1:] == pytest.approx(1e9 / 30, rel=0.01)
     assert counter.read().copies == 0
 
 
 def test_frames_have_the_time_of_day_that_the_camera_reports(units: list[bytes]) -> None:
     epoch_s = 1_800_000_000
-    with RtspServer(units) as server:
+    with filming(units) as (server, _, frames):
         server.clock_s = epoch_s
-        camera = source(server.url)
-        frames = take(camera.frames(threading.Event()), 30)
-        camera.close()
-    by_number = {read_counter(frame.planes[0]): frame.sender_ns for frame in frames[1:]}
+        taken = take(frames, 30)
+    by_number = {read_counter(frame.planes[0]): frame.sender_ns for frame in taken[1:]}
     for number, sender_ns in by_number.items():  # but for the first frame, to which FFmpeg gives no time of its own
         assert sender_ns is not None and abs(sender_ns - epoch_s * 10**9 - number * 1e9 / 30) < 2e6
-    data = plain_result(Result(frames[-1]))
-    assert data["sender_time_ns"] == frames[-1].sender_ns and data["sender_time"].startswith("2027-01-15T08:00:0")
+    data = plain_result(Result(taken[-1]))
+    assert data["sender_time_ns"] == taken[-1].sender_ns and data["sender_time"].startswith("2027-01-15T08:00:0")
     assert abs(data["time_ns"] - time.time_ns()) < 60e9
 
 
 def test_a_camera_without_a_time_of_day_is_named_and_its_frames_have_this_machine_s(
     units: list[bytes], caplog: pytest.LogCaptureFixture
 ) -> None:
-    with RtspServer(units) as server, caplog.at_level(logging.WARNING):
+    with filming(units) as (server, _, frames), caplog.at_level(logging.WARNING):
         server.clock_s = 86_400.0  # it was switched on without a network, a day after 1970 began
-        camera = source(server.url)
-        frames = take(camera.frames(threading.Event()), 30)
-        camera.close()
-    assert all(frame.sender_ns is None for frame in frames)
-    assert "sender_time" not in plain_result(Result(frames[-1]))
+        taken = take(frames, 30)
+    assert all(frame.sender_ns is None for frame in taken)
+    assert "sender_time" not in plain_result(Result(taken[-1]))
     (line,) = [record.getMessage() for record in caplog.records if "clock is not set" in record.getMessage()]
     assert "it says 1970-01-02T00:00:0" in line and "NTP" in line
 
 
 def test_it_begins_at_a_key_frame(units: list[bytes]) -> None:
-    with RtspServer(units, first=4) as server:
-        camera = source(server.url)
-        first = read_counter(take(camera.frames(threading.Event()), 1)[0].planes[0])
-        camera.close()
+    with filming(units, first=4) as (_, _, frames):
+        first = read_counter(take(frames, 1)[0].planes[0])
     assert first % 10 == 0, "every tenth image is a key frame"
 
 
 def test_a_lost_connection_is_opened_again_and_the_clock_goes_on(
     units: list[bytes], caplog: pytest.LogCaptureFixture
 ) -> None:
-    with RtspServer(units, user="bob", password=SECRET) as server, caplog.at_level(logging.DEBUG):
-        camera = source(server.url)
-        frames = camera.frames(threading.Event())
+    with filming(units, user="bob", password=SECRET) as (server, camera, frames), caplog.at_level(logging.DEBUG):
         before = take(frames, 10)
         server.drop()
         after = take(frames, 40)
         assert camera.stats().reconnects == 1
-        camera.close()
     both = before + after
     assert [frame.index for frame in both] == list(range(50))
     media = [frame.media_ns for frame in both]
@@ -144,22 +143,17 @@ def test_a_lost_connection_is_opened_again_and_the_clock_goes_on(
 
 
 def test_a_server_that_is_away_for_a_while_is_tried_again(units: list[bytes]) -> None:
-    with RtspServer(units) as server:
-        camera = source(server.url)
-        frames = camera.frames(threading.Event())
+    with filming(units) as (server, camera, frames):
         take(frames, 5)
         server.refuse()
         threading.Timer(0.6, server.listen).start()
         after = take(frames, 20)
-        camera.close()
     assert after[-1].index == 24
     assert camera.stats().reconnects == 1
 
 
 def test_a_stalled_stream_times_out_and_is_opened_again(units: list[bytes]) -> None:
-    with RtspServer(units) as server:
-        camera = source(server.url, timeout="300ms")
-        frames = camera.frames(threading.Event())
+    with filming(units, timeout="300ms") as (server, camera, frames):
         take(frames, 5)
         server.is_stalled = True
         threading.Timer(0.8, lambda: setattr(server, "is_stalled", False)).start()
@@ -173,9 +167,7 @@ def test_a_stalled_stream_times_out_and_is_opened_again(units: list[bytes]) -> N
 def test_a_camera_that_only_reports_is_opened_again(
     units: list[bytes], reconnect: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with RtspServer(units) as server:
-        camera = source(server.url, timeout="300ms", reconnect=reconnect)
-        frames = camera.frames(threading.Event())
+    with filming(units, timeout="300ms", reconnect=reconnect) as (server, camera, frames):
         take(frames, 5)
         server.is_stalled = server.is_reporting = True
         if reconnect:
@@ -187,18 +179,14 @@ def test_a_camera_that_only_reports_is_opened_again(
             with pytest.raises(DeviceError, match="lost") as caught:
                 take(frames, 25)
             assert caught.value.why == "nothing came for 0.3 s"
-        camera.close()
 
 
 def test_a_camera_that_goes_on_reporting_is_not_connected_to_for_ever(units: list[bytes]) -> None:
-    with RtspServer(units) as server:
-        camera = source(server.url, timeout="200ms")
-        frames = camera.frames(threading.Event())
+    with filming(units, timeout="200ms") as (server, _, frames):
         take(frames, 5)
         server.is_stalled = server.is_reporting = True
         threading.Timer(4.0, lambda: setattr(server, "is_stalled", False)).start()
         take(frames, 20)
-        camera.close()
     assert 3 <= server.plays <= 2 + live.MOST_ABANDONED + 1
 
 
@@ -239,14 +227,11 @@ def test_a_decoder_is_not_given_up_for_a_camera_that_is_silent(units: list[bytes
 
 
 def test_without_reconnect_a_stall_is_an_error(units: list[bytes]) -> None:
-    with RtspServer(units) as server:
-        camera = source(server.url, timeout="300ms", reconnect=False)
-        frames = camera.frames(threading.Event())
+    with filming(units, timeout="300ms", reconnect=False) as (server, _, frames):
         take(frames, 3)
         server.is_stalled = True
         with pytest.raises(DeviceError) as caught:
             take(frames, 25)
-        camera.close()
     assert "0.3 s" in caught.value.why
 
 
@@ -262,9 +247,8 @@ def test_without_reconnect_the_first_loss_is_an_error(units: list[bytes]) -> Non
 
 @pytest.mark.parametrize("auth", ["basic", "digest"])
 def test_passwords_are_sent_and_never_shown(units: list[bytes], auth: str) -> None:
-    with RtspServer(units, user="bob", password=SECRET, auth=auth) as server:
-        camera = source(server.url)
-        assert len(take(camera.frames(threading.Event()), 3)) == 3
+    with filming(units, user="bob", password=SECRET, auth=auth) as (server, camera, frames):
+        assert len(take(frames, 3)) == 3
         camera.close()
         wrong = server.url.replace(SECRET, "wr0ng")
         with pytest.raises(DeviceError) as caught:
@@ -348,9 +332,8 @@ def test_stop_takes_effect_within_half_a_second(
 
 
 def test_the_reader_ends_soon_after_its_source(units: list[bytes]) -> None:
-    with RtspServer(units) as server:
-        camera = source(server.url)
-        take(camera.frames(threading.Event()), 3)
+    with filming(units) as (_, camera, frames):
+        take(frames, 3)
         camera.close()
         camera.close()
         assert not [thread for thread in threading.enumerate() if thread.name == "edgert-cam-reader"]
@@ -371,9 +354,7 @@ def lines_of(caplog: pytest.LogCaptureFixture) -> list[str]:
 def test_a_stream_that_ends_before_its_announced_length_is_lost_and_opened_again(
     units: list[bytes], caplog: pytest.LogCaptureFixture
 ) -> None:
-    with RtspServer(units, once=True) as server, caplog.at_level(logging.WARNING):
-        camera = source(server.url)
-        frames = camera.frames(threading.Event())
+    with filming(units, once=True) as (server, camera, frames), caplog.at_level(logging.WARNING):
         taken = take(frames, 10)
         server.drop()
         taken += take(frames, 30)
@@ -402,10 +383,9 @@ def test_without_reconnect_an_early_end_is_an_error(units: list[bytes]) -> None:
 def test_the_real_end_of_a_stream_is_one_line_in_the_log(
     units: list[bytes], stays: bool, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with RtspServer(units, once=True, fps=60) as server, caplog.at_level(logging.INFO):
+    with filming(units, once=True, fps=60, timeout="700ms") as (server, camera, frames), caplog.at_level(logging.INFO):
         server.stays = stays
-        camera = source(server.url, timeout="700ms")
-        list(camera.frames(threading.Event()))
+        list(frames)
         assert server.plays == 1
     state = camera.stats()
     assert lines_of(caplog) == ["cam: its stream ended after 1.0 s of 1.0 s"]
