@@ -40,12 +40,11 @@ from torch.nn.utils.fusion import fuse_conv_bn_eval
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 from pipelines.conveyor import LABELS, Conveyor
-from tests.helpers.average_precision import average_precision
-from tests.helpers.demo_detector import PAD, DemoDetector, compare
+from tests.helpers.demo_detector import average_precision, compare
 
 ROOT = Path(__file__).resolve().parents[1]
 RECIPE = "1"
-WIDTH, HEIGHT, STRIDES = 320, 256, (8, 16, 32)
+WIDTH, HEIGHT, STRIDES, PAD = 320, 256, (8, 16, 32), 114
 FIRST_SEED, SCENES = 1_000_000, 40
 FRAME_SIZES = ((640, 480), (640, 360), (512, 384), (800, 600), (960, 540))
 MOST_PARTS, BATCH = 32, 8
@@ -343,7 +342,7 @@ def main() -> None:
     print(f"trained with {time.process_time() / 60:.1f} CPU minutes")
     draft = options.out.with_suffix(".draft.onnx")
     export(model, draft, options.seed)
-    score = average_precision(*compare(DemoDetector(draft), range(30), 10))
+    score = average_precision(*compare(draft, range(30), 10))
     print(f"mAP50 {score:.4f} on 300 frames of 30 scenes it never saw")
     if score < LEAST:
         draft.unlink()

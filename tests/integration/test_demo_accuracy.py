@@ -6,12 +6,13 @@ import onnx
 import pytest
 
 from edgert.config import load_pipeline
+from edgert.dataset.labels import GroundTruthBoxes
 from edgert.graph import load
+from edgert.runtime import Detections
 from edgert.wiring.exporter_metadata import declared_settings
 from edgert.wiring.settings import Setting
 from pipelines.conveyor import LABELS
-from tests.helpers.average_precision import Found, Wanted, average_precision
-from tests.helpers.demo_detector import DemoDetector, compare
+from tests.helpers.demo_detector import average_precision, compare
 
 ASSETS = Path(__file__).resolve().parents[2] / "pipelines" / "assets"
 MODEL = ASSETS / "parts.onnx"
@@ -26,20 +27,20 @@ def graph() -> onnx.GraphProto:
 
 
 @pytest.fixture(scope="module")
-def seen() -> tuple[list[Found], list[Wanted]]:
-    return compare(DemoDetector(MODEL), SEEDS, frames_each=8)
+def seen() -> tuple[list[Detections], GroundTruthBoxes]:
+    return compare(MODEL, SEEDS, frames_each=8)
 
 
-def test_it_finds_the_parts_of_scenes_it_never_saw(seen: tuple[list[Found], list[Wanted]]) -> None:
+def test_it_finds_the_parts_of_scenes_it_never_saw(seen: tuple[list[Detections], GroundTruthBoxes]) -> None:
     assert len(seen[0]) == 80
     assert average_precision(*seen) >= 0.90
 
 
-def test_its_scores_are_worth_a_threshold_of_one_half(seen: tuple[list[Found], list[Wanted]]) -> None:
+def test_its_scores_are_worth_a_threshold_of_one_half(seen: tuple[list[Detections], GroundTruthBoxes]) -> None:
     """What a viewer sees at score 0.5: nearly every part boxed, nearly no box without a part."""
     found, wanted = seen
-    sure = [(boxes[scores >= 0.5], scores[scores >= 0.5], kinds[scores >= 0.5]) for boxes, scores, kinds in found]
-    shown, there = sum(len(scores) for _, scores, _ in sure), sum(len(kinds) for _, kinds in wanted)
+    sure = [one[one.scores >= 0.5] for one in found]
+    shown, there = sum(map(len, sure)), sum(len(one.classes) for one in wanted.images)
     assert 0.85 * there <= shown <= 1.1 * there
     assert average_precision(sure, wanted) >= 0.85
 
