@@ -1,20 +1,18 @@
 """Boards as data: one YAML file each, shipped or written by a user, where every number has a source."""
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args
+from typing import Any, get_args
 
-import yaml
-from pydantic import Field, ValidationError
+from pydantic import ValidationError
 
-from edgert import yaml_nodes
-from edgert.board import sections
-from edgert.board.consistency import Loc, Mistake, contradictions, dotted, type_mistake
-from edgert.board.sections import Mode, Origin, Part, Precision, Sourced, Text
-from edgert.errors import ConfigError, cause, nearest
+from edgert.board.sections import Board, Mode, Origin, Part, Precision, Sourced, bare_name
+from edgert.config.document import Loc, read_document
+from edgert.config.pipeline_file import document_error
+from edgert.errors import ConfigError, nearest
 from edgert.installation import data_folder
 
 __all__ = [
@@ -31,131 +29,7 @@ __all__ = [
     "numbers",
 ]
 
-_TRANSFERS = 2
-"""Transfers of double data rate memory per clock of its controller (JEDEC JESD209)."""
 _EXAMPLE = "orin-nx-16gb"
-
-
-class DefaultMode(Sourced):
-    """Power mode into which a freshly installed system boots."""
-
-    name: Text
-
-
-class Board(Part):
-    """Jetson module, or a user's own board; immutable.
-
-    Its ``name`` is the value of ``board:`` and ``--board``, and the name of its file.
-
-    Attributes:
-        match: identifiers that a running system is recognized by; None if it never is.
-        encoder: video encoder; None if the file does not describe it.
-        advertised: advertised speed; None if there is none in INT8.
-        idle: readings of the idle module's power; empty if unknown.
-        modes: power modes, as ``nvpmodel`` lists them.
-        default_mode: mode into which it boots; None if unknown.
-    """
-
-    name: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9._-]*$")]
-    title: Text
-    soc: Text
-    match: sections.Match | None = None
-    memory: sections.Memory
-    gpu: sections.Gpu
-    cpu: sections.Cpu
-    dla: sections.Dla
-    jetpack: sections.JetPack
-    encoder: sections.VideoEncoder | None = None
-    advertised: sections.Advertised | None = None
-    idle: Annotated[tuple[sections.Idle, ...], Field(strict=False)] = ()
-    modes: Annotated[tuple[Mode, ...], Field(min_length=1, strict=False)]
-    default_mode: DefaultMode | None = None
-
-    @property
-    def without_edgert(self) -> str:
-        """Statement that edgert itself cannot run on this board, with the reason; empty where it can."""
-        why = self.jetpack.no_edgert
-        return f"edgert itself does not run on a {self.title}: {why}" if why else ""
-
-    def mode(self, name: str) -> Mode:
-        """Return the power mode with a name, ignoring case and the prefix ``MODE_`` of some boards.
-
-        Raises:
-            ConfigError: the board has no such mode; the error lists its modes.
-        """
-        found = self._mode(name)
-        if found is None:
-            names = [mode.name for mode in self.modes]
-            hint = nearest(name.upper(), names)
-            raise ConfigError(f"{self.name} has no power mode {name!r}{hint}", fix=f"modes: {', '.join(names)}")
-        return found
-
-    def has_mode(self, name: str) -> bool:
-        """Return whether :meth:`mode` finds this name."""
-        return self._mode(name) is not None
-
-    def _mode(self, name: str) -> Mode | None:
-        wanted = _bare(name)
-        return next((mode for mode in self.modes if _bare(mode.name) == wanted), None)
-
-    @property
-    def usual_mode(self) -> Mode:
-        """Mode into which it boots; if unknown, the first mode with known clocks, or else the first."""
-        if self.default_mode is not None:
-            return self.mode(self.default_mode.name)
-        return next((mode for mode in self.modes if not mode.unknown), self.modes[0])
-
-    @property
-    def peak_mode(self) -> Mode:
-        """Mode with all units on at their fastest clocks, as advertised; ``nvpmodel`` may not have such a mode."""
-        return Mode(
-            name="peak",
-            watts=None,
-            cpu_cores=self.cpu.cores,
-            cpu_mhz=self.cpu.max_mhz,
-            sms=self.gpu.sms,
-            gpu_mhz=self.gpu.max_mhz,
-            dla_cores=self.dla.cores,
-            dla_mhz=self.dla.max_mhz,
-            emc_mhz=self.memory.emc_max_mhz,
-            source="the maxima of this board's sections",
-            confidence="low",
-        )
-
-    def idle_w(self, mode: Mode, clocks: Literal["up", "down"] | None = None) -> float | None:
-        """Return the power of the idle module in a mode, as the mean of the readings; None if unknown.
-
-        Args:
-            mode: power mode of this board.
-            clocks: kind of readings; None for the mean of both kinds, because governors change clocks with the load.
-        """
-        if clocks is None:
-            both = [found for found in (self.idle_w(mode, "down"), self.idle_w(mode, "up")) if found is not None]
-            return sum(both) / len(both) if both else None
-        lines = [line for line in self.idle if line.clocks == clocks]
-        own = [line.watts for line in lines if mode.name in line.modes]
-        every = own or [line.watts for line in lines if not line.modes]
-        return sum(every) / len(every) if every else None
-
-    # Peak speeds follow from clocks, units and bus, and no workload reaches them. None means that a clock or rate is
-    # not published, or that the board lacks the unit.
-
-    def bandwidth_gb_s(self, mode: Mode) -> float | None:
-        """Return the DRAM bandwidth in 10⁹ bytes per second: clock × 2 transfers × width of the bus."""
-        return None if mode.emc_mhz is None else mode.emc_mhz * _TRANSFERS * self.memory.bus_bits / 8 / 1000
-
-    def gpu_tops(self, mode: Mode, precision: Precision) -> float | None:
-        """Return dense 10¹² operations per second of active SMs; also None without a fast path for the precision."""
-        rate = getattr(self.gpu.ops_per_clock, precision)
-        if rate is None or mode.sms is None or mode.gpu_mhz is None:
-            return None
-        return float(rate * mode.sms * mode.gpu_mhz / 1e6)
-
-    def dla_tops(self, mode: Mode, precision: Precision, core: int = 0) -> float | None:
-        """Return dense 10¹² operations per second of a DLA core; also None for FP32 and for a missing core."""
-        rate = getattr(self.dla.ops_per_clock, precision, None)
-        clock_mhz = mode.dla_clock_mhz(core)
-        return None if rate is None or clock_mhz is None else float(rate * clock_mhz / 1e6)
 
 
 def load_board(path: Path) -> Board:
@@ -166,25 +40,23 @@ def load_board(path: Path) -> Board:
             differs from the file's. The error is the first mistake, with all others in ``others``.
     """
     try:
-        node = yaml_nodes.compose(path.read_text(encoding="utf-8"))
-        data: object = yaml.constructor.SafeConstructor().construct_document(node) if node else None
-    except FileNotFoundError as error:
+        document = read_document(path, env={}, has_overlay=False)
+    except ConfigError as error:
         fix = f"edgert boards {_EXAMPLE} --yaml prints one to start from"
-        raise ConfigError(f"cannot read board file {path}", why="there is no such file", fix=fix) from error
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"cannot read board file {path}", why=cause(error)) from error
-    except (yaml.YAMLError, ValueError) as error:  # ValueError: a date that does not exist
-        raise ConfigError(f"board file {path} is not valid YAML", why=str(error)) from error
-    record, wrong = None, [*_duplicate_keys(node, (), set()), *contradictions(data)]
+        why = ": ".join(filter(None, (error.what, error.why)))
+        raise ConfigError(f"cannot read board file {path}", why=why, where=error.where, fix=fix) from error
     try:
-        record = Board.model_validate(data)
+        board = Board.model_validate(document.data)
     except ValidationError as error:
-        wrong += [type_mistake(item, Board) for item in error.errors(include_url=False)]
-    if isinstance(data, dict) and isinstance(data.get("name"), str) and data["name"] != path.stem:
-        wrong.append(Mistake(("name",), f"board file has name: {data['name']!r}", fix=f"name: {path.stem}"))
-    if record is None or wrong:
-        raise _error(path, node, wrong)
-    return record
+        raise document_error(document, error) from None
+    mistakes = list(contradictions(board))
+    if board.name != path.stem:
+        mistakes.insert(0, Mistake(("name",), f"board file has name: {board.name!r}", fix=f"name: {path.stem}"))
+    errors = [ConfigError(one.what, why=one.why, where=document.where(one.loc), fix=one.fix) for one in mistakes]
+    if errors:
+        errors[0].others = tuple(errors[1:])
+        raise errors[0]
+    return board
 
 
 def boards() -> tuple[Board, ...]:
@@ -259,56 +131,111 @@ def _is_path(text: str) -> bool:
     return text.endswith((".yaml", ".yml")) or "/" in text
 
 
-def _bare(name: str) -> str:
-    return name.strip().lower().removeprefix("mode_")
+# Contradictions of a board's numbers, such as a mode that is faster than its board.
 
 
-def _duplicate_keys(node: yaml.Node | None, loc: Loc, visited: set[int]) -> Iterator[Mistake]:
-    """Yield a mistake for each duplicate key, because YAML would silently use the second; visit aliases once."""
-    if id(node) in visited:
-        return
-    visited.add(id(node))
-    seen: set[int | str] = set()
-    for n, (key, child) in enumerate(_children(node)):
-        name = n if key is None else str(key.value)
-        if name in seen:
-            what = f"{dotted((*loc, name))} is defined twice in a board file"
-            yield Mistake((*loc, name), what, "the second would silently replace the first", "remove one of them")
-        seen.add(name)
-        yield from _duplicate_keys(child, (*loc, name), visited)
+@dataclass(frozen=True, slots=True)
+class Mistake:
+    """Mistake in a board file: its key path, the wrong key and value, the reason, and the correction."""
+
+    loc: Loc
+    what: str
+    why: str = ""
+    fix: str = ""
 
 
-def _children(node: yaml.Node | None) -> Iterator[tuple[yaml.Node | None, yaml.Node]]:
-    """Yield (key, value) of each entry of a mapping or list; the key of a list's entry is None."""
-    if isinstance(node, yaml.MappingNode):
-        yield from node.value
-    elif isinstance(node, yaml.SequenceNode):
-        yield from ((None, child) for child in node.value)
+_AT_MOST = {
+    "cpu_cores": ("cpu", "cores"),
+    "cpu_mhz": ("cpu", "max_mhz"),
+    "sms": ("gpu", "sms"),
+    "gpu_mhz": ("gpu", "max_mhz"),
+    "dla_cores": ("dla", "cores"),
+    "dla_mhz": ("dla", "max_mhz"),
+    "second_dla_mhz": ("dla", "max_mhz"),
+    "emc_mhz": ("memory", "emc_max_mhz"),
+}
+"""Key of a mode → number of the board that it cannot exceed."""
+_CLOCKS = [key for key in _AT_MOST if key.endswith("_mhz")]
 
 
-def _error(path: Path, node: yaml.Node | None, wrong: Iterable[Mistake]) -> ConfigError:
-    """Return the first mistake of the file as an error, with all others in ``others``."""
-    placed = sorted(((_line(node, mistake.loc), mistake) for mistake in wrong), key=lambda pair: pair[0])
-    first, *others = (
-        ConfigError(one.what, why=one.why, where=f"{path}:{line} {dotted(one.loc)}".rstrip(), fix=one.fix)
-        for line, one in placed
-    )
-    first.others = tuple(others)
-    return first
+def contradictions(board: Board) -> Iterator[Mistake]:
+    """Yield the contradictions in a board's numbers and names."""
+    yield from _unit_mistakes(board)
+    yield from _name_mistakes(board)
+    for n, mode in enumerate(board.modes):
+        yield from _mode_mistakes(board, n, mode)
+    sections: list[tuple[Loc, object]] = [((name,), getattr(board, name)) for name in type(board).model_fields]
+    sections += [((name, n), line) for name in ("modes", "idle") for n, line in enumerate(getattr(board, name))]
+    for loc, section in sections:
+        if isinstance(section, Sourced):
+            yield from _origin_mistakes(loc, section)
 
 
-def _line(node: yaml.Node | None, loc: Loc) -> int:
-    """Return the line, from 1, of a key, or of the nearest enclosing key that exists."""
-    line = node.start_mark.line + 1 if node else 1
-    for step in loc:
-        children = (
-            (n if key is None else key.value, key or child, child) for n, (key, child) in enumerate(_children(node))
-        )
-        found = next(((place, child) for name, place, child in children if name == step), None)
-        if found is None:
-            return line
-        line, node = found[0].start_mark.line + 1, found[1]
-    return line
+def _mode_mistakes(board: Board, n: int, mode: Mode) -> Iterator[Mistake]:
+    """Yield mistakes of a mode that exceeds its board, or whose free clock differs from the board's."""
+    for key, (section, limit) in _AT_MOST.items():
+        value, most = getattr(mode, key), getattr(getattr(board, section), limit)
+        if value is None or most is None:
+            continue
+        what = f"mode {mode.name}: {key}: {value:g}"
+        if value > most:
+            fix = f"{key}: {most:g} or less, or correct {section}.{limit}"
+            yield Mistake(("modes", n, key), f"{what} is impossible", f"the board has {section}.{limit}: {most:g}", fix)
+        elif value < most and key in mode.uncapped and key in _CLOCKS:
+            why = f"the mode lists it under uncapped, but {section}.{limit} is {most:g}"
+            yield Mistake(("modes", n, key), f"{what} is a cap", why, f"{key}: {most:g}")
+    for key in mode.estimated:
+        if getattr(mode, key, None) is None:
+            what, fix = f"mode {mode.name}: estimated: {key!r} has no value", "write the estimate, or remove the key"
+            yield Mistake(("modes", n, "estimated"), what, fix=fix)
+    for key in mode.uncapped:
+        if key not in _CLOCKS:
+            what = f"mode {mode.name}: uncapped: {key!r} is not a clock"
+            yield Mistake(("modes", n, "uncapped"), what, fix=f"clocks: {', '.join(_CLOCKS)}")
+
+
+def _name_mistakes(board: Board) -> Iterator[Mistake]:
+    """Yield mistakes of modes without a unique name, and of names that are not those of modes."""
+    seen: dict[str, str] = {}
+    for n, mode in enumerate(board.modes):
+        bare = bare_name(mode.name)
+        if bare in seen:
+            what, why = f"two modes are called {mode.name!r}", f"modes are selected by name; {seen[bare]!r} is above"
+            yield Mistake(("modes", n, "name"), what, why, "rename or remove one of them")
+        seen.setdefault(bare, mode.name)
+    names = [mode.name for mode in board.modes]
+    used: list[tuple[Loc, str, str]] = []
+    used += [(("default_mode", "name"), "default mode", board.default_mode.name)] if board.default_mode else []
+    used += [(("idle", n, "modes"), "idle watts", name) for n, line in enumerate(board.idle) for name in line.modes]
+    for loc, of, name in used:
+        if name not in names:
+            what = f"{of} {name!r} is not a mode of the board{nearest(name, names)}"
+            yield Mistake(loc, what, fix=f"modes: {', '.join(names)}")
+
+
+def _unit_mistakes(board: Board) -> Iterator[Mistake]:
+    """Yield mistakes in the numbers of DLA cores and CUDA cores."""
+    dla, gpu = board.dla, board.gpu
+    if not dla.cores and dla.generation is not None:
+        what = f"dla.generation: {dla.generation} for a board without DLA cores"
+        yield Mistake(("dla", "generation"), what, "dla.cores is 0", "generation: null, or correct dla.cores")
+    if dla.cores and dla.generation is None:
+        what, why = "dla.generation: null for a board with DLA cores", f"dla.cores is {dla.cores}"
+        yield Mistake(("dla", "generation"), what, why, "generation: 1 (Xavier) or 2 (Orin)")
+    if gpu.cuda_cores % gpu.sms:
+        what = f"gpu.cuda_cores: {gpu.cuda_cores} is not a multiple of {gpu.sms} SMs"
+        why, fix = "every SM has the same number of cores", "correct gpu.cuda_cores or gpu.sms"
+        yield Mistake(("gpu", "cuda_cores"), what, why, fix)
+
+
+def _origin_mistakes(loc: Loc, section: Sourced) -> Iterator[Mistake]:
+    """Yield mistakes of ``origins`` for keys that the section does not have."""
+    keys = sorted(section.model_fields_set - Sourced.model_fields.keys())
+    for n, origin in enumerate(section.origins):
+        for key in origin.of:
+            if key not in keys:
+                what = f"origins of {key!r}, which is not in {'.'.join(map(str, loc))}{nearest(key, keys)}"
+                yield Mistake((*loc, "origins", n, "of"), what, fix=f"keys: {', '.join(keys)}")
 
 
 # Data sheet: every number of a board with its source, and derived speeds.

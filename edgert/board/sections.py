@@ -2,9 +2,11 @@
 
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, field_validator
+from pydantic import BeforeValidator, Field, ValidationInfo, field_validator
 
 from edgert import limits
+from edgert.config.fields import Section
+from edgert.errors import ConfigError, nearest
 from edgert.units import parse_bytes
 
 Precision = Literal["fp32", "fp16", "int8"]
@@ -28,10 +30,8 @@ def _bytes_or_unknown(value: object) -> int | None:
     return None if value is None else parse_bytes(value)
 
 
-class Part(BaseModel):
-    """Base of the mappings of a board file, which are frozen and refuse unknown keys and values of other types."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False, defer_build=True)
+class Part(Section, strict=True):
+    """Base of the mappings of a board file, which accept no values of other types."""
 
 
 class Origin(Part):
@@ -292,3 +292,134 @@ class Mode(Sourced):
         if core >= self.dla_cores:
             return None
         return self.second_dla_mhz if core and self.second_dla_mhz is not None else self.dla_mhz
+
+
+_TRANSFERS = 2
+"""Transfers of double data rate memory per clock of its controller (JEDEC JESD209)."""
+
+
+class DefaultMode(Sourced):
+    """Power mode into which a freshly installed system boots."""
+
+    name: Text
+
+
+class Board(Part):
+    """Jetson module, or a user's own board; immutable.
+
+    Its ``name`` is the value of ``board:`` and ``--board``, and the name of its file.
+
+    Attributes:
+        match: identifiers that a running system is recognized by; None if it never is.
+        encoder: video encoder; None if the file does not describe it.
+        advertised: advertised speed; None if there is none in INT8.
+        idle: readings of the idle module's power; empty if unknown.
+        modes: power modes, as ``nvpmodel`` lists them.
+        default_mode: mode into which it boots; None if unknown.
+    """
+
+    name: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9._-]*$")]
+    title: Text
+    soc: Text
+    match: Match | None = None
+    memory: Memory
+    gpu: Gpu
+    cpu: Cpu
+    dla: Dla
+    jetpack: JetPack
+    encoder: VideoEncoder | None = None
+    advertised: Advertised | None = None
+    idle: Annotated[tuple[Idle, ...], Field(strict=False)] = ()
+    modes: Annotated[tuple[Mode, ...], Field(min_length=1, strict=False)]
+    default_mode: DefaultMode | None = None
+
+    @property
+    def without_edgert(self) -> str:
+        """Statement that edgert itself cannot run on this board, with the reason; empty where it can."""
+        why = self.jetpack.no_edgert
+        return f"edgert itself does not run on a {self.title}: {why}" if why else ""
+
+    def mode(self, name: str) -> Mode:
+        """Return the power mode with a name, ignoring case and the prefix ``MODE_`` of some boards.
+
+        Raises:
+            ConfigError: the board has no such mode; the error lists its modes.
+        """
+        found = self._mode(name)
+        if found is None:
+            names = [mode.name for mode in self.modes]
+            hint = nearest(name.upper(), names)
+            raise ConfigError(f"{self.name} has no power mode {name!r}{hint}", fix=f"modes: {', '.join(names)}")
+        return found
+
+    def has_mode(self, name: str) -> bool:
+        """Return whether :meth:`mode` finds this name."""
+        return self._mode(name) is not None
+
+    def _mode(self, name: str) -> Mode | None:
+        wanted = bare_name(name)
+        return next((mode for mode in self.modes if bare_name(mode.name) == wanted), None)
+
+    @property
+    def usual_mode(self) -> Mode:
+        """Mode into which it boots; if unknown, the first mode with known clocks, or else the first."""
+        if self.default_mode is not None:
+            return self.mode(self.default_mode.name)
+        return next((mode for mode in self.modes if not mode.unknown), self.modes[0])
+
+    @property
+    def peak_mode(self) -> Mode:
+        """Mode with all units on at their fastest clocks, as advertised; ``nvpmodel`` may not have such a mode."""
+        return Mode(
+            name="peak",
+            watts=None,
+            cpu_cores=self.cpu.cores,
+            cpu_mhz=self.cpu.max_mhz,
+            sms=self.gpu.sms,
+            gpu_mhz=self.gpu.max_mhz,
+            dla_cores=self.dla.cores,
+            dla_mhz=self.dla.max_mhz,
+            emc_mhz=self.memory.emc_max_mhz,
+            source="the maxima of this board's sections",
+            confidence="low",
+        )
+
+    def idle_w(self, mode: Mode, clocks: Literal["up", "down"] | None = None) -> float | None:
+        """Return the power of the idle module in a mode, as the mean of the readings; None if unknown.
+
+        Args:
+            mode: power mode of this board.
+            clocks: kind of readings; None for the mean of both kinds, because governors change clocks with the load.
+        """
+        if clocks is None:
+            both = [found for found in (self.idle_w(mode, "down"), self.idle_w(mode, "up")) if found is not None]
+            return sum(both) / len(both) if both else None
+        lines = [line for line in self.idle if line.clocks == clocks]
+        own = [line.watts for line in lines if mode.name in line.modes]
+        every = own or [line.watts for line in lines if not line.modes]
+        return sum(every) / len(every) if every else None
+
+    # Peak speeds follow from clocks, units and bus, and no workload reaches them. None means that a clock or rate is
+    # not published, or that the board lacks the unit.
+
+    def bandwidth_gb_s(self, mode: Mode) -> float | None:
+        """Return the DRAM bandwidth in 10⁹ bytes per second: clock × 2 transfers × width of the bus."""
+        return None if mode.emc_mhz is None else mode.emc_mhz * _TRANSFERS * self.memory.bus_bits / 8 / 1000
+
+    def gpu_tops(self, mode: Mode, precision: Precision) -> float | None:
+        """Return dense 10¹² operations per second of active SMs; also None without a fast path for the precision."""
+        rate = getattr(self.gpu.ops_per_clock, precision)
+        if rate is None or mode.sms is None or mode.gpu_mhz is None:
+            return None
+        return float(rate * mode.sms * mode.gpu_mhz / 1e6)
+
+    def dla_tops(self, mode: Mode, precision: Precision, core: int = 0) -> float | None:
+        """Return dense 10¹² operations per second of a DLA core; also None for FP32 and for a missing core."""
+        rate = getattr(self.dla.ops_per_clock, precision, None)
+        clock_mhz = mode.dla_clock_mhz(core)
+        return None if rate is None or clock_mhz is None else float(rate * clock_mhz / 1e6)
+
+
+def bare_name(name: str) -> str:
+    """Return the name of a mode by which modes are compared: in lower case, without the prefix of some boards."""
+    return name.strip().lower().removeprefix("mode_")

@@ -358,12 +358,16 @@ def _check_document(document: Document, name: str) -> PipelineConfig:
         check_outputs(config.stages, _files_read(config, document.path), document.where)
         check_variants(config.models, document.where)
     except ValidationError as mistakes:
-        first, *others = (
-            _config_error(document, detail) for detail in fields.flatten_errors(mistakes.errors(include_url=False))
-        )
-        first.others = tuple(others)
-        raise first from None
+        raise document_error(document, mistakes) from None
     return config
+
+
+def document_error(document: Document, mistakes: ValidationError) -> ConfigError:
+    """Return the first of a document's mistakes as an error with its line, and the rest in ``others``."""
+    details = fields.flatten_errors(mistakes.errors(include_url=False))
+    first, *others = (_config_error(document, detail) for detail in details)
+    first.others = tuple(others)
+    return first
 
 
 def _default_name(path: Path) -> str:

@@ -14,7 +14,7 @@ LAYERS = (  # from the ground up; a part may import whatever stands in a lower r
         "_version errors frozen units clock kinds policy quantiles limits yaml_nodes files installation "
         "text_files array_file zip_archive user_code reporter steps cluster tracing",
     ),
-    ("descriptions", "custom_op board config bundle meters"),
+    ("descriptions", "custom_op config board bundle meters"),
     ("models and memory", "graph memory budget"),
     ("engines", "backend runtime placement"),
     ("stages and data", "recording stages report timeline engine dataset evaluation wiring"),
@@ -40,7 +40,6 @@ DOORS = {
     "yaml": (
         "edgert/yaml_nodes.py",
         "edgert/config/document.py",
-        "edgert/board/record.py",
         "edgert/dataset/layouts.py",
         "edgert/wiring/",
     ),

@@ -124,6 +124,8 @@ def test_a_key_that_may_be_null_is_null_without_it() -> None:
     todo, count = [Section], 0
     while todo:
         section = todo.pop()
+        if section.__module__ == "edgert.board.sections":  # of board files, which have no overlay
+            continue
         todo += section.__subclasses__()
         for name, field in section.model_fields.items():
             if type(None) in get_args(field.annotation):
