@@ -17,7 +17,6 @@ from edgert.board.record import board
 from edgert.bundle.bundle import Bundle, is_bundle, open_bundle
 from edgert.config.document import parse_document
 from edgert.errors import ArtifactError, ConfigError
-from edgert.exporter.dashboard import dashboard
 from edgert.files import digest_of_file, replace_bytes, replacing
 from edgert.installation import data_folder
 from edgert.units import whole_number
@@ -215,7 +214,7 @@ def _ansible(releases: Sequence[Release]) -> Files:
     defaults = f"{role}/defaults/main.yaml"
     return {
         **{name: _read_config(f"fleet/ansible/{name}") for name in copied},
-        defaults: _render(f"fleet/ansible/{defaults}.j2", releases=releases, version=__version__),
+        defaults: render(f"fleet/ansible/{defaults}.j2", releases=releases, version=__version__),
         f"{role}/templates/{_UNIT}": _read_config(f"systemd/{_UNIT}"),
         **{f"{role}/files/{one.file_name}": one.path for one in releases},
     }
@@ -224,7 +223,7 @@ def _ansible(releases: Sequence[Release]) -> Files:
 def drop_in(bundle: str) -> str:
     """Return the drop-in file that makes a systemd unit run a bundle."""
     template = "fleet/ansible/roles/edgert/templates/bundle.conf.j2"
-    return _render(template, edgert_program=PROGRAM, edgert_bundle=bundle)
+    return render(template, edgert_program=PROGRAM, edgert_bundle=bundle)
 
 
 def _systemd(releases: Sequence[Release]) -> Files:
@@ -244,7 +243,7 @@ def compose_file(release: Release) -> str:
     """Return the compose file of a board."""
     title = board(release.board).title if release.board != HOST else "a machine without a GPU"
     jetpack = release.image.startswith("jetpack")
-    return _render("fleet/compose/compose.yaml.j2", release=release, title=title, jetpack=jetpack)
+    return render("fleet/compose/compose.yaml.j2", release=release, title=title, jetpack=jetpack)
 
 
 def _compose(releases: Sequence[Release]) -> Files:
@@ -258,11 +257,11 @@ def _compose(releases: Sequence[Release]) -> Files:
     for one in releases:
         below = f"{one.board}/" if len(releases) > 1 else ""
         found |= {f"{below}compose.yaml": compose_file(one), f"{below}{one.name}.edgert": one.path}
-    for name in ("watch.yaml", "prometheus.yaml", "targets.yaml"):
-        found[name] = _render(f"fleet/compose/{name}.j2", **about)
+    for name in ("watch.yaml", "prometheus.yaml", "targets.yaml", "grafana/edgert.json"):
+        found[name] = render(f"fleet/compose/{name}.j2", **about)
     for name in ("datasources.yaml", "dashboards.yaml"):
         found[f"grafana/{name}"] = _read_config(f"fleet/compose/grafana/{name}")
-    return {**found, "alerts.yaml": _read_config("prometheus/alerts.yaml"), "grafana/edgert.json": dashboard()}
+    return {**found, "alerts.yaml": _read_config("prometheus/alerts.yaml")}
 
 
 def _kubernetes(releases: Sequence[Release]) -> Files:
@@ -273,8 +272,8 @@ def _kubernetes(releases: Sequence[Release]) -> Files:
         file, manifest = f"{id}.Dockerfile", f"{id}.yaml"
         about = {"release": one, "id": id, "image": f"edgert-{id}:{one.digest[:16]}", "jetpack": kind is not None}
         about |= {"title": kind.title if kind else "machine without a GPU", "mounts": _MOUNTS if kind else ()}
-        found[manifest] = _render("fleet/kubernetes/daemonset.yaml.j2", **about, file=manifest)
-        found[file] = _render("fleet/kubernetes/image.Dockerfile.j2", **about, file=file)
+        found[manifest] = render("fleet/kubernetes/daemonset.yaml.j2", **about, file=manifest)
+        found[file] = render("fleet/kubernetes/image.Dockerfile.j2", **about, file=file)
         found[one.file_name] = one.path
     return found
 
@@ -283,7 +282,7 @@ def _read_config(name: str) -> str:
     return (data_folder("configs") / name).read_text(encoding="utf-8")
 
 
-def _render(template: str, /, **values: Any) -> str:
+def render(template: str, /, **values: Any) -> str:
     """Render a template of ``configs/``, which quotes text for YAML by ``tojson``."""
     from jinja2 import Environment, StrictUndefined
 
