@@ -284,17 +284,17 @@ def import_model(
             except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
                 what, fix = f"cannot read inputs {str(inputs)!r}", "numpy.savez('inputs.npz', name=array, …)"
                 raise ModelError(what, why=cause(error), fix=fix) from error
-        versions = worker.convert_in_process(request, folder, python)
-        return compare_and_write(folder, found.text, versions, tolerance, started, Path(output))
+        answer = worker.convert_in_process(request, folder, python)
+        return compare_and_write(folder, found.text, answer, tolerance, started, Path(output))
 
 
 def compare_and_write(
-    folder: Path, source: str, versions: Mapping[str, str], tolerance: float, started: float, output: Path | None
+    folder: Path, source: str, answer: worker.Answer, tolerance: float, started: float, output: Path | None
 ) -> Imported:
     """Compare the model in a folder with its source and write it. Raises BuildError, ModelError or ArtifactError."""
     loaded = load(folder / worker.MODEL)
     model = Model(loaded.proto, output or Path(source), loaded.digest)
-    function, exporter = Function(model), worker.read_exporter(folder)
+    function, exporter = Function(model), answer.get("exporter", "")
     made = function(worker.read_arrays(folder / worker.FEEDS))
     differences = compare(worker.read_arrays(folder / worker.RESULTS), made, source)
     check(differences, tolerance, source)
@@ -303,10 +303,8 @@ def compare_and_write(
     if output is not None:
         replace_bytes(output, to_bytes(model))
     about, seconds = inspect(model), time.perf_counter() - started
-    ends = about.inputs, about.outputs
-    return Imported(
-        output, model, *ends, about.opset, about.nodes, differences, tolerance, dict(versions), seconds, exporter
-    )
+    ends, versions = (about.inputs, about.outputs), answer["versions"]
+    return Imported(output, model, *ends, about.opset, about.nodes, differences, tolerance, versions, seconds, exporter)
 
 
 def _compare_second_run(function: Function, folder: Path, tolerance: float, source: str, exporter: str) -> None:
@@ -363,9 +361,7 @@ def from_torch(
     with tempfile.TemporaryDirectory(prefix="edgert-") as name:
         folder = Path(name)
         request = worker.Request("function", title, opset=opset, dynamic=dynamic or {})
-        convert_object(module, example_inputs, request, folder)
-        versions = worker.read_versions(folder) or {}
-        made = compare_and_write(
-            folder, title, versions, tolerance, started, Path(output) if output is not None else None
-        )
+        answer = convert_object(module, example_inputs, request, folder)
+        path = Path(output) if output is not None else None
+        made = compare_and_write(folder, title, answer, tolerance, started, path)
     return load_engine(made.model, threads=threads)

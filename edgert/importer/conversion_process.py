@@ -12,19 +12,27 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 import numpy as np
 import numpy.typing as npt
 
 from edgert import installation
-from edgert.errors import BuildError, DeviceError, EdgertError, ModelError, cause, error_of
+from edgert.errors import BuildError, DeviceError, ModelError, cause, error_of
 
 Array = npt.NDArray[Any]
 MODEL, FEEDS, RESULTS = "model.onnx", "feeds.npz", "results.npz"
 OTHER_FEEDS, OTHER_RESULTS = "other_feeds.npz", "other_results.npz"
 """A second example, for a model that was traced on one run."""
-_REQUEST, _VERSIONS, _ERROR, _EXPORTER = "request.json", "versions.json", "error.json", "exporter.json"
+REQUEST, ANSWER = "request.json", "answer.json"
+
+
+class Answer(TypedDict, total=False):
+    """Outcome of a conversion: the packages that made it, by name, and PyTorch's exporter; or its error."""
+
+    versions: dict[str, str]
+    exporter: str
+    error: dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,19 +61,9 @@ class Request:
     size: Sequence[int] | None = None
 
 
-def write_request(request: Request, folder: Path) -> None:
-    """Write the request."""
-    _write(folder / _REQUEST, asdict(request))
-
-
 def read_request(folder: Path) -> Request:
     """Read the request."""
-    return Request(**(_read(folder / _REQUEST) or {}))
-
-
-def write_error(error: EdgertError, folder: Path) -> None:
-    """Write why the conversion failed."""
-    _write(folder / _ERROR, error.to_json())
+    return Request(**json.loads((folder / REQUEST).read_text(encoding="utf-8")))
 
 
 def write_arrays(path: Path, arrays: Mapping[str, Array]) -> None:
@@ -85,34 +83,6 @@ def read_arrays(path: Path) -> dict[str, Array]:
         return {str(name): stored[f"a{n}"] for n, name in enumerate(stored["__names__"])}
 
 
-def write_versions(versions: Mapping[str, str], folder: Path) -> None:
-    """Write the versions of the converters by package, as the last file: a folder that has it is complete."""
-    _write(folder / _VERSIONS, dict(versions))
-
-
-def read_versions(folder: Path) -> dict[str, str] | None:
-    """Return the versions; None if the conversion did not finish."""
-    return _read(folder / _VERSIONS)
-
-
-def write_exporter(name: str, folder: Path) -> None:
-    """Write the name of the exporter that wrote the model."""
-    _write(folder / _EXPORTER, {"exporter": name})
-
-
-def read_exporter(folder: Path) -> str:
-    """Return the name of the exporter that wrote the model; empty if the framework has only one."""
-    return str((_read(folder / _EXPORTER) or {}).get("exporter", ""))
-
-
-def _write(path: Path, values: dict[str, Any]) -> None:
-    path.write_text(json.dumps(values), encoding="utf-8")
-
-
-def _read(path: Path) -> dict[str, Any] | None:
-    return dict(json.loads(path.read_text(encoding="utf-8"))) if path.exists() else None
-
-
 _CONVERSION_S, _TF2ONNX_S = 7200.0, 3600.0
 """Time limits of a conversion, which may download weights, and of tf2onnx within it."""
 _PACKAGE = Path(__file__).resolve().parents[1]
@@ -123,7 +93,7 @@ _QUIET = {
 }
 
 
-def convert_in_process(request: Request, folder: Path, python: Path | None = None) -> dict[str, str]:
+def convert_in_process(request: Request, folder: Path, python: Path | None = None) -> Answer:
     """Convert a model in another process. Blocks until done.
 
     Args:
@@ -131,15 +101,12 @@ def convert_in_process(request: Request, folder: Path, python: Path | None = Non
         folder: folder for the model, the example inputs and the source's outputs.
         python: interpreter; this one by default.
 
-    Returns:
-        Versions of the converters by package.
-
     Raises:
         DeviceError: the framework is not installed there, or the interpreter cannot be run.
         ModelError: the source cannot be read.
         BuildError: the source cannot be converted, or the process crashed or took too long.
     """
-    write_request(request, folder)
+    (folder / REQUEST).write_text(json.dumps(asdict(request)), encoding="utf-8")
     interpreter = str(python or sys.executable)
     with tempfile.TemporaryDirectory(prefix="edgert-") as path:
         # edgert without the packages beside it, which another Python may be unable to import
@@ -151,10 +118,11 @@ def convert_in_process(request: Request, folder: Path, python: Path | None = Non
             done = _run_limited(command, request, _CONVERSION_S, env=environment)
         except OSError as error:
             raise DeviceError(f"cannot run {interpreter!r}", why=cause(error), fix="--python PATH") from error
-    versions, failed = read_versions(folder), _read(folder / _ERROR)
-    if failed is not None:
-        raise error_of(failed)
-    if done.returncode or versions is None:
+    if (folder / ANSWER).exists():
+        answer: Answer = json.loads((folder / ANSWER).read_text(encoding="utf-8"))
+        if "error" in answer:
+            raise error_of(answer["error"])
+    if done.returncode or not (folder / ANSWER).exists():
         lines = [line for line in done.stderr.splitlines() if line.strip()]
         raise BuildError(
             f"{request.source} cannot be converted",
@@ -162,7 +130,7 @@ def convert_in_process(request: Request, folder: Path, python: Path | None = Non
             where="\n         ".join(lines[-6:-1]),
             fix="repair what the last lines name; tools of the framework may show more",
         )
-    return versions
+    return answer
 
 
 def _run_limited(
@@ -184,8 +152,8 @@ def _run_limited(
 _SEED = 0
 
 
-def convert_tensorflow(request: Request, folder: Path) -> None:
-    """Write the model, the example inputs and TensorFlow's outputs.
+def convert_tensorflow(request: Request, folder: Path) -> Answer:
+    """Write the model, the example inputs and TensorFlow's outputs; return the versions of the converters.
 
     Raises:
         DeviceError: TensorFlow or tf2onnx is not installed.
@@ -202,7 +170,7 @@ def convert_tensorflow(request: Request, folder: Path) -> None:
     _run_tf2onnx(request, folder)
     write_arrays(folder / FEEDS, feeds)
     write_arrays(folder / RESULTS, results)
-    write_versions(versions, folder)
+    return {"versions": versions}
 
 
 def _versions() -> dict[str, str]:

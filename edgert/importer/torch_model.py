@@ -160,8 +160,8 @@ def _check_model_name(name: str, names: Sequence[str], request: Request) -> None
 _EXAMPLE = "return module, (torch.zeros(1, 3, 224, 224),)"
 
 
-def convert_torch(request: process.Request, folder: Path) -> None:
-    """Write the ONNX model, the example inputs and PyTorch's outputs.
+def convert_torch(request: process.Request, folder: Path) -> process.Answer:
+    """Write the ONNX model, the example inputs and PyTorch's outputs; return what converted it.
 
     Raises:
         DeviceError: PyTorch or its exporter is not installed.
@@ -179,10 +179,10 @@ def convert_torch(request: process.Request, folder: Path) -> None:
     inputs, named = _split_arguments(given, request.source)
     if (folder / process.FEEDS).exists():
         inputs, named = _user_inputs(inputs, named, list(process.read_arrays(folder / process.FEEDS).values()))
-    convert_module(torch, module, inputs, named, request, folder, is_traced_first)
+    return convert_module(torch, module, inputs, named, request, folder, is_traced_first)
 
 
-def convert_object(module: object, given: Any, request: process.Request, folder: Path) -> None:
+def convert_object(module: object, given: Any, request: process.Request, folder: Path) -> process.Answer:
     """Convert a module or program in this process; see :func:`convert_torch`. Raises ModelError for anything else."""
     torch = _import_torch()
     if not isinstance(module, (torch.nn.Module, torch.export.ExportedProgram)):
@@ -192,7 +192,7 @@ def convert_object(module: object, given: Any, request: process.Request, folder:
             fix="see edgert.build",
         )
     inputs, named = _split_arguments(given, request.source)
-    convert_module(torch, module, inputs, named, request, folder)
+    return convert_module(torch, module, inputs, named, request, folder)
 
 
 def convert_module(
@@ -203,7 +203,7 @@ def convert_module(
     request: process.Request,
     folder: Path,
     is_traced_first: bool = False,
-) -> None:
+) -> process.Answer:
     """Convert an nn.Module or an exported program; see :func:`convert_torch`.
 
     ``inputs`` and ``named`` are its positional and keyword arguments.
@@ -241,8 +241,8 @@ def convert_module(
         _check_open_dimensions(made.inputs, request)
     _write_tensors(folder / process.FEEDS, made.inputs, (tuple(inputs), dict(named)), request.source)
     _write_tensors(folder / process.RESULTS, made.outputs, results, request.source)
-    process.write_exporter(made.exporter, folder)
-    process.write_versions({"torch": str(torch.__version__), "onnxscript": metadata.version("onnxscript")}, folder)
+    versions = {"torch": str(torch.__version__), "onnxscript": metadata.version("onnxscript")}
+    return {"versions": versions, "exporter": made.exporter}
 
 
 def _import_torch() -> Any:
