@@ -31,13 +31,7 @@ class Cluster:
     """The workers of a Dask cluster. Other workers run the tasks of lost ones again.
 
     Every worker needs the same version of edgert. It finds a function by its name, so it must be at the top level of a
-    module.
-
-    Args:
-        address: address of the scheduler, such as ``"tcp://10.0.0.5:8786"``.
-
-    Raises:
-        DeviceError: the extra is missing, no scheduler answers, there are no workers, or one has another version.
+    module. Raises DeviceError where no scheduler answers, or workers or the extra are missing.
     """
 
     def __init__(self, address: str) -> None:
@@ -90,10 +84,7 @@ class Cluster:
         """Call a function on a worker; if the worker is lost, call it again on another.
 
         An argument of several tasks should be the future of another task. Then each worker has one copy, and Dask
-        computes it again when the workers that hold it are lost.
-
-        Raises:
-            DeviceError: the cluster is gone.
+        computes it again when the workers that hold it are lost. Raises DeviceError where the cluster is gone.
         """
         with self._connected():
             threads, placed = self._client.nthreads(), Counter(self._placed.values())
@@ -119,12 +110,9 @@ class Cluster:
         return [one for one in futures if one.done()]
 
     def result(self, future: Future) -> Any:
-        """Return the result of a task that has ended.
+        """Return the result of a task that has ended, or raise its error; ``where`` of an EdgertError names the worker.
 
-        Raises:
-            LostWorkersError: every worker that ran the task died.
-            DeviceError: the cluster is gone.
-            Exception: the function raised it; ``where`` of an EdgertError names the worker.
+        Raises LostWorkersError where every worker that ran the task died, DeviceError where the cluster is gone.
         """
         self._placed.pop(future.key, None)
         with self._connected():

@@ -34,11 +34,8 @@ _FIELD = "{file}"
 class Video:
     """One video and the pipeline that plays it.
 
-    Attributes:
-        path: path of the video.
-        name: value of ``{file}``: file name without its suffix, preceded by folders where two videos share a name.
-        file: pipeline that plays it.
-        outputs: paths of the sinks, which may still contain other fields.
+    ``name`` is the value of ``{file}``: the file name without its suffix, preceded by folders where two videos share a
+    name. ``outputs`` are the paths of the sinks, which may still contain other fields.
     """
 
     path: Path
@@ -50,9 +47,7 @@ class Video:
 def videos_of(file: PipelineFile) -> list[Video]:
     """Return the videos of a pipeline in playing order; an empty list without a ``videos:`` source.
 
-    Raises:
-        ConfigError: there is another source; or a sink lacks ``{file}``, or has it without a ``videos:`` source.
-        StageError: no video matches the folder or pattern.
+    Raises ConfigError for another source, or a sink with a wrong path; StageError where no video matches.
     """
     source = _source_of(file)
     _check_fields(file, source)
@@ -85,11 +80,7 @@ def with_first_video(file: PipelineFile) -> PipelineFile:
 
 
 def only_video(file: PipelineFile) -> PipelineFile:
-    """Return the pipeline of the only video; the same pipeline without a ``videos:`` source.
-
-    Raises:
-        ConfigError: it plays several videos, or as for :func:`videos_of`.
-    """
+    """Return the pipeline of the only video, or without a ``videos:`` source. Raises ConfigError: it plays several."""
     videos = videos_of(file)
     if len(videos) > 1:
         raise ConfigError(
@@ -207,15 +198,7 @@ class Journal:
 
     A video counts as done while its file, the pipeline and its models are unchanged, and its outputs exist. Outputs of
     an unfinished video are removed before it is played again. A line is added for each change; the file is rewritten at
-    the start of a run.
-
-    Args:
-        file: the pipeline of all videos.
-        videos: the videos, each with its own pipeline.
-
-    Attributes:
-        path: path of the journal.
-        lock_path: path of a file beside it that exists during a run.
+    the start of a run, during which ``lock_path`` exists beside it.
     """
 
     def __init__(self, file: PipelineFile, videos: Sequence[Video]) -> None:

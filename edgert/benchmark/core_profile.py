@@ -42,13 +42,7 @@ def machine_identity() -> dict[str, str]:
 def profile(model: Model, runs: int = 12) -> Profile:
     """Measure a model on every core this process may use, in the time of about ``runs`` × 25 runs per core.
 
-    Args:
-        model: model to measure.
-        runs: number of runs for each median, of which the fastest of six counts.
-
-    Raises:
-        DeviceError: threads cannot be pinned here.
-        ModelError: the model has dynamic dimensions.
+    Raises DeviceError where threads cannot be pinned, ModelError for dynamic dimensions.
     """
     cores = core_accelerators()
     if not cores:

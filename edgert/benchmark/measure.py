@@ -29,18 +29,9 @@ def timed_ms(run: Callable[[], object], runs: int) -> list[float]:
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """Measured figure.
+    """A median of ``n`` samples, with a limit that it must keep; None for none.
 
-    Attributes:
-        name: what was measured.
-        value: median of the samples.
-        unit: unit of the value.
-        bar: limit for the value; None for none.
-        better: whether lower or higher values are better.
-        n: number of samples.
-        detail: further figures.
-        is_exact: whether it is the same on every machine, such as a count. Other bars hold for the machine they were
-            set for.
+    An exact figure, such as a count, is the same on every machine. Other bars hold for the machine they were set for.
     """
 
     name: str

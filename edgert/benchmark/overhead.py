@@ -178,14 +178,7 @@ _LEAST_RUNS, _WARM_S = 5, 0.5
 
 
 def engine_speed(path: Path, threads: int, runs: int = 50, limit_s: float = math.inf) -> Figure:
-    """Return milliseconds per run of one model alone.
-
-    Args:
-        path: path of the model.
-        threads: number of threads of the engine.
-        runs: number of runs to measure.
-        limit_s: time after which no further run begins, if there are at least five.
-    """
+    """Return milliseconds per run of one model alone; after ``limit_s`` no further run begins, if there are five."""
     options = EngineOptions(threads, store=FileStore(cache_folder() / "ort"))
     session = backend("auto").compile(load(path), options).session()
     begun = perf_counter()

@@ -33,21 +33,10 @@ Run = Callable[[], Mapping[str, Array]]
 
 
 def module_run(spec: str, feeds: Mapping[str, Array], outputs: Sequence[str], threads: int) -> tuple[str, Run]:
-    """Return a run of a user's PyTorch module in inference mode; only this function imports torch.
+    """Return name and version of PyTorch, and a function that runs a user's module once, in inference mode.
 
-    Args:
-        spec: ``module:function``, which takes no argument and returns an ``nn.Module``.
-        feeds: input → array, in the order of the module's arguments.
-        outputs: names of the module's results, in their order.
-        threads: number of PyTorch's threads.
-
-    Returns:
-        Name and version, such as ``"torch 2.13.0"``, and a function that runs the module once.
-
-    Raises:
-        DeviceError: PyTorch is not installed.
-        ConfigError: there is no such function, or it returns no module.
-        BuildError: the module cannot take the inputs.
+    ``spec`` is ``module:function``, which returns an ``nn.Module``. Feeds and outputs are in the order of its arguments
+    and results. Only this function imports torch.
     """
     try:
         torch: Any = import_module("torch")
@@ -96,13 +85,7 @@ _RUN_MS, _FRAMES, _MOST_FRAMES = 20.0, 4, 256
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """Model to compare.
-
-    Attributes:
-        config: section of the model, as edgert runs it.
-        model: model that edgert runs, in its precision.
-        plain: ONNX file that the peer runs: the original model, or a bundle's float form of it.
-    """
+    """Model to compare: its section, the model as edgert runs it, and the original or float file that the peer runs."""
 
     name: str
     config: ModelConfig
@@ -111,18 +94,9 @@ class Subject:
 
 
 def compare_with_peer(target: Path, peer: str, torch: str | None = None, rounds: int = 41) -> Iterator[Figure]:
-    """Yield the speed of edgert relative to a peer, for each model.
+    """Yield the speed of edgert relative to a peer, for each model of an ONNX file, pipeline or bundle.
 
-    Args:
-        target: ONNX file, pipeline or bundle; a bundle that was tuned here runs as tuned.
-        peer: one of :data:`PEERS`.
-        torch: ``module:function`` that returns the module, for the peer ``torch``.
-        rounds: number of rounds.
-
-    Raises:
-        ConfigError: the peer is unknown, or ``torch`` is missing, not needed, or for several models.
-        DeviceError: the peer is not installed.
-        EdgertError: the model or pipeline is wrong.
+    A bundle that was tuned here runs as tuned. ``torch`` is ``module:function``, for the peer ``torch``.
     """
     if peer not in PEERS:
         raise ConfigError(f"no peer {peer!r}{nearest(peer, PEERS)}", where="--peer", fix=f"--peer {' or '.join(PEERS)}")

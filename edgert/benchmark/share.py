@@ -27,16 +27,8 @@ _CPU_CAPS = "sys/devices/system/cpu/cpu*/cpufreq/scaling_max_freq"
 def share(bundle: Path, run: Path | None = None, root: Path = Path("/")) -> shared_profile.SharedProfile:
     """Return the measurements of a bundle that was finished on a Jetson.
 
-    Clocks are the present caps if this machine is that board in that mode, and otherwise those of the mode.
-
-    Args:
-        bundle: bundle from ``edgert build BUNDLE -o BUNDLE`` on the board.
-        run: summary of ``edgert run BUNDLE --json`` on the board, with times of stages other than models.
-        root: root of the file system.
-
-    Raises:
-        ConfigError: the board is unknown, there are several, or the summary belongs to another pipeline.
-        ArtifactError: the bundle or the summary is damaged, no engine was timed, or figures are impossible.
+    Clocks are the present caps if this machine is that board in that mode, and otherwise those of the mode. ``run`` is
+    a summary of ``edgert run BUNDLE --json`` there, with times of stages other than models.
     """
     if not is_bundle(bundle):
         raise ConfigError(

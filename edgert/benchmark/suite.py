@@ -168,17 +168,9 @@ _QUICK_S = 2.0
 
 
 def bench(target: Path, quick: bool = False) -> Iterator[Figure]:
-    """Yield figures as they are measured.
+    """Yield figures of a model by threads, or of edgert around a pipeline's models, as they are measured.
 
     Only exact figures keep their bars, because other figures depend on the machine. ``make bench`` checks all bars.
-
-    Args:
-        target: ONNX model, whose speed is measured by threads; or pipeline, for which edgert's overhead is measured for
-            each model, and the costs of hops, growth, start-up and video decoding.
-        quick: whether to measure only a third of the rounds, or seconds for a model.
-
-    Raises:
-        EdgertError: the model or pipeline is wrong.
     """
     yield from (figure if figure.is_exact else replace(figure, bar=None) for figure in _measure_all(target, quick))
 
@@ -208,12 +200,7 @@ _RSS = "from edgert.meters import peak_rss_bytes; print(peak_rss_bytes() / 2**20
 
 
 def startup(pipeline: Path, rounds: int = 5) -> list[Figure]:
-    """Return import, help, first result, resident memory and install size.
-
-    Args:
-        pipeline: pipeline whose first result is timed, in a new process with a warm cache.
-        rounds: number of rounds.
-    """
+    """Return import, help, first result of a pipeline, resident memory and install size."""
     return [
         _time_process("import edgert", ["-c", "import edgert"], 300.0, rounds, less=["-c", "pass"]),
         _time_process("edgert --help", ["-m", "edgert", "--help"], 300.0, rounds),

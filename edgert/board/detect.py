@@ -109,23 +109,17 @@ _CHIPS = {"33": "tegra210", "24": "tegra186", "25": "tegra194", "35": "tegra234"
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """Machine that edgert runs on.
+    """Machine that edgert runs on; texts are empty where unknown.
 
     Attributes:
         name: name of its board, ``host`` for a machine that is not a Jetson, or ``jetson`` for an unknown Jetson.
-        board: record of its board; None for ``host`` and ``jetson``.
-        model: name in the device tree; may be empty.
+        model: name in the device tree.
         compatible: identifiers in the device tree, the most specific first.
-        l4t: release of Jetson Linux; empty if none.
-        jetpack: JetPack of that release; empty if none.
-        cpu: model of the CPU cores.
         cores: number of cores that are on.
-        cores_present: number of all cores.
         memory_bytes: memory that the kernel manages.
-        mode: name of the power mode; empty if there is none or it is unknown.
-        mode_trouble: why the power mode of the machine is unknown; empty otherwise.
-        known_by: what identified the board; empty if it is unknown.
-        soc: chip such as ``tegra234``; empty if unknown, and for ``host``.
+        mode_trouble: why the power mode of the machine is unknown.
+        known_by: what identified the board.
+        soc: chip such as ``tegra234``; empty for ``host``.
     """
 
     name: str
@@ -177,8 +171,7 @@ class Machine:
 def detect(root: Path = Path("/")) -> Machine:
     """Return the machine whose file system is under ``root``; this needs no rights and opens no device.
 
-    Raises:
-        ConfigError: a board file of edgert is damaged, or ``EDGERT_BOARD`` names no board.
+    Raises ConfigError where ``EDGERT_BOARD`` names no board.
     """
     compatible, memory_bytes = _compatible(root), system_memory(root).total_bytes
     jetson = is_jetson(root)

@@ -14,14 +14,7 @@ from edgert.board.host import read_text
 
 @dataclass(frozen=True, slots=True)
 class CameraDevice:
-    """V4L2 device.
-
-    Attributes:
-        path: path such as ``/dev/video0``.
-        title: name for people; may be empty, as in a container without sysfs.
-        driver: name of the kernel driver; may be empty.
-        is_readable: whether this user may open it.
-    """
+    """V4L2 device; ``title`` and ``driver`` may be empty, as in a container without sysfs."""
 
     path: str
     title: str
@@ -59,14 +52,14 @@ CSI_INSTEAD = 'a USB or network camera, or the element of the camera\'s maker: s
 
 
 def why_no_csi(soc: str, l4t: str = "") -> str:
-    """Return why ``csi://`` cannot open a camera on a chip; empty where Argus supports its cameras.
+    """Return why ``csi:
+
+    `` cannot open a camera on a chip; empty where Argus supports its cameras.
 
     For a Thor, the r38.2 guide lists only SIPL over Ethernet, and the r39.2 guide also Argus for existing drivers:
-    https://docs.nvidia.com/jetson/archives/r39.2/DeveloperGuide/SD/CameraDevelopment/CameraDevelopmentSupportMatrix.html
+    https:
 
-    Args:
-        soc: name of the chip.
-        l4t: release of Jetson Linux; empty if unknown.
+    docs.nvidia.com/jetson/archives/r39.2/DeveloperGuide/SD/CameraDevelopment/CameraDevelopmentSupportMatrix.html
     """
     if soc != THOR:
         return ""
@@ -104,12 +97,9 @@ _NO_DEVICE = 100  # CUDA_ERROR_NO_DEVICE
 
 @dataclass(frozen=True, slots=True)
 class GpuDevice:
-    """GPU with its name and CUDA compute capability, such as ``8.7``.
+    """GPU with its name and CUDA compute capability, such as ``8.7``; ``memory_bytes`` is the board's on a Jetson.
 
-    Attributes:
-        memory_bytes: memory of the GPU; on a Jetson that of the board.
-        integrated: whether it shares the CPU's memory.
-        can_map: whether it can read pinned host memory in place.
+    An integrated one shares the CPU's memory. One that can map reads pinned host memory in place.
     """
 
     name: str
@@ -121,13 +111,7 @@ class GpuDevice:
 
 @dataclass(frozen=True, slots=True)
 class CudaDriver:
-    """CUDA driver of this machine.
-
-    Attributes:
-        version: newest CUDA version that it supports, such as ``13.0``.
-        gpus: GPUs of the driver.
-        trouble: why it has no GPU; empty if it works or there is no GPU.
-    """
+    """CUDA driver: its newest CUDA version, such as ``13.0``, its GPUs, and why it has none where it should."""
 
     version: str
     gpus: tuple[GpuDevice, ...]

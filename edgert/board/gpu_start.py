@@ -22,9 +22,7 @@ _RTX = "tensorrt_rtx_libs"
 def gpu_started(wanted: bool, *, rtx: bool = True) -> Iterator[None]:
     """Create and hold the GPU's primary context, and load libraries, during the block, if PyCUDA is installed.
 
-    Args:
-        wanted: whether a GPU is likely to be used; otherwise nothing happens.
-        rtx: whether TensorRT-RTX may run models on it.
+    Nothing happens unless ``wanted``. ``rtx``: whether TensorRT-RTX may run models on it.
     """
     if not wanted or find_spec("pycuda") is None:
         yield

@@ -55,10 +55,7 @@ _V2, _V1 = "sys/fs/cgroup", "sys/fs/cgroup/memory"
 def memory_file(root: Path, v2: str, v1: str) -> Path | None:
     """Return the file of this process's control group, or of the root group as in containers; None if there is none.
 
-    Args:
-        root: root of the file system.
-        v2: name of the file in version 2 of control groups, which is tried first.
-        v1: name of the file in version 1.
+    Its name in version 2 of control groups is tried first, then that in version 1.
     """
     entries = (line.split(":", 2) for line in read_text(root / "proc/self/cgroup").splitlines())
     groups = {entry[1]: entry[2].lstrip("/") for entry in entries if len(entry) == 3}
@@ -72,13 +69,10 @@ _LINE = re.compile(r"^(\w+):\s+(\d+) kB", re.MULTILINE)
 
 @dataclass(frozen=True, slots=True)
 class SystemMemory:
-    """Memory as the kernel counts it; a Jetson's GPU and DLA share it.
+    """Memory as the kernel counts it, 0 if unknown; a Jetson's GPU and DLA share it.
 
-    Attributes:
-        total_bytes: memory that the kernel manages; 0 if unknown.
-        available_bytes: memory that can be allocated without swapping; 0 if unknown.
-        limit_bytes: limit of the container or service; None without one.
-        swap_bytes: swap space.
+    ``available_bytes`` can be allocated without swapping. ``limit_bytes`` is the container's or service's; None
+    without.
     """
 
     total_bytes: int

@@ -22,13 +22,7 @@ _ASK = "sudo nvpmodel -p --verbose lists the modes, sudo nvpmodel -m NUMBER sets
 
 @dataclass(frozen=True, slots=True)
 class PowerModes:
-    """Power modes in one ``nvpmodel`` file.
-
-    Attributes:
-        path: path of the file, for errors.
-        names: number → name.
-        default: name of the mode at the first boot; empty if the file has none.
-    """
+    """Power modes in one ``nvpmodel`` file by number, and the one at the first boot; empty if the file has none."""
 
     path: str
     names: dict[int, str]
@@ -45,8 +39,7 @@ class PowerModes:
 def current_mode(root: Path = Path("/")) -> str:
     """Return the name of the power mode, such as ``"15W"``; empty without nvpmodel or if no mode was ever set.
 
-    Raises:
-        DeviceError: a file exists but cannot be read or parsed.
+    Raises DeviceError where a file exists but cannot be read or parsed.
     """
     status, modes = _text(root / _STATUS), power_modes(root)
     if status is None or modes is None:
@@ -63,11 +56,7 @@ def current_mode(root: Path = Path("/")) -> str:
 
 
 def power_modes(root: Path = Path("/")) -> PowerModes | None:
-    """Return the modes of the machine under ``root``; None without a file, or with several candidates.
-
-    Raises:
-        DeviceError: the file cannot be read or parsed.
-    """
+    """Return the modes of the machine under ``root``; None without a file, or with several. Raises DeviceError."""
     path = root / _CONF
     if path.is_symlink():  # its target is relative to ``root``
         target = path.readlink()
@@ -82,12 +71,7 @@ def power_modes(root: Path = Path("/")) -> PowerModes | None:
 
 
 def parse_conf(text: str, path: str) -> PowerModes:
-    """Return the modes that an ``nvpmodel`` file defines.
-
-    Raises:
-        DeviceError: the file defines no mode, a heading is broken, a number or name is used twice, or the default is
-            not a mode.
-    """
+    """Return the modes that an ``nvpmodel`` file defines. Raises DeviceError: it is damaged."""
 
     def damaged(why: str, where: str) -> DeviceError:
         return DeviceError(f"cannot parse {path}", why=why, where=where, fix=_DAMAGED)

@@ -35,14 +35,7 @@ class Part(Section, strict=True):
 
 
 class Origin(Part):
-    """Source of single numbers of a section, where it differs from the section's.
-
-    Attributes:
-        of: keys of the section.
-        source: address, or who measured it and how.
-        confidence: confidence in the numbers.
-        note: remark; may be empty.
-    """
+    """Source of single numbers of a section, where it differs from the section's: an address, or who measured them."""
 
     of: Words
     source: Text
@@ -51,14 +44,7 @@ class Origin(Part):
 
 
 class Sourced(Part):
-    """Base of sections with numbers.
-
-    Attributes:
-        source: source of the numbers.
-        confidence: confidence in the numbers.
-        notes: remarks; may be empty.
-        origins: sources of single numbers that differ.
-    """
+    """Base of sections with numbers and their source; ``origins`` has those of single numbers that differ."""
 
     source: Text
     confidence: Confidence
@@ -74,11 +60,7 @@ class Sourced(Part):
 class Variant(Part):
     """Module that uses the file of a similar module.
 
-    Attributes:
-        word: part number, as in the device tree's ``compatible``.
-        name: maker's name.
-        note: differences from the similar module.
-        source: source of these facts.
+    ``word`` is its part number, as in the device tree's ``compatible``; ``note`` has the differences.
     """
 
     word: Text
@@ -90,10 +72,8 @@ class Variant(Part):
 class Match(Sourced):
     """Identifiers by which a running system is recognized as this board.
 
-    Attributes:
-        compatible: part numbers and names, one of which is in the device tree's ``compatible``.
-        super: whether the firmware is the faster Super firmware, whose device tree has ``-super``.
-        variants: other modules that use this board's file.
+    One of ``compatible`` is in the device tree's. ``super`` is faster firmware, whose device tree has ``-super``.
+    ``variants`` are other modules that use this file.
     """
 
     compatible: Words
@@ -107,15 +87,9 @@ class Match(Sourced):
 
 
 class Memory(Sourced):
-    """DRAM that CPU, GPU and DLA share.
+    """DRAM that CPU, GPU and DLA share; the memory controller makes two transfers per clock.
 
-    Attributes:
-        bytes: size of the chips.
-        usable_bytes: memory that the kernel manages, without firmware and carve-outs, which differs slightly between
-            releases; None if unknown.
-        type: memory type such as ``LPDDR5``.
-        bus_bits: width of the bus.
-        emc_max_mhz: fastest clock of the memory controller, with two transfers per clock.
+    ``usable_bytes`` is managed by the kernel, without firmware and carve-outs, and differs slightly between releases.
     """
 
     bytes: Bytes
@@ -146,16 +120,7 @@ class GpuRates(Part):
 
 
 class Gpu(Sourced):
-    """GPU of the board.
-
-    Attributes:
-        compute: CUDA compute capability.
-        sms: number of streaming multiprocessors with none turned off.
-        cuda_cores, tensor_cores: number of cores in all SMs.
-        max_mhz: fastest clock; None if unknown.
-        ops_per_clock: operations of one SM per clock.
-        sparse_speedup: speedup for weights with 2 zeros in 4; 1 for none.
-    """
+    """GPU with all SMs on; ``ops_per_clock`` is of one SM, ``sparse_speedup`` for weights with 2 zeros in 4."""
 
     architecture: Text
     compute: Annotated[str, Field(pattern=r"^\d+\.\d$")]
@@ -186,9 +151,7 @@ class Dla(Sourced):
     """Deep-learning accelerator; a board without one has only ``cores: 0`` and ``generation: null``.
 
     Attributes:
-        generation: 1 for Xavier, 2 for Orin; None without cores.
-        cores: number of cores.
-        max_mhz: fastest clock.
+        generation: 1 for Xavier, 2 for Orin.
         sram_bytes: on-chip memory that TensorRT manages.
         sram_shared: whether all cores share this memory; otherwise each core has as much.
         ops_per_clock: operations of one core per clock.
@@ -211,11 +174,7 @@ class VideoEncoder(Sourced):
 
 
 class JetPack(Sourced):
-    """Major releases of JetPack that support the board.
-
-    Attributes:
-        no_edgert: why edgert itself runs on none of them; empty where it does.
-    """
+    """Major releases of JetPack that support the board; ``no_edgert`` is why edgert itself runs on none of them."""
 
     majors: Numbers
     no_edgert: str = ""
@@ -308,14 +267,6 @@ class Board(Part):
     """Jetson module, or a user's own board; immutable.
 
     Its ``name`` is the value of ``board:`` and ``--board``, and the name of its file.
-
-    Attributes:
-        match: identifiers that a running system is recognized by; None if it never is.
-        encoder: video encoder; None if the file does not describe it.
-        advertised: advertised speed; None if there is none in INT8.
-        idle: readings of the idle module's power; empty if unknown.
-        modes: power modes, as ``nvpmodel`` lists them.
-        default_mode: mode into which it boots; None if unknown.
     """
 
     name: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9._-]*$")]
@@ -340,11 +291,7 @@ class Board(Part):
         return f"edgert itself does not run on a {self.title}: {why}" if why else ""
 
     def mode(self, name: str) -> Mode:
-        """Return the power mode with a name, ignoring case and the prefix ``MODE_`` of some boards.
-
-        Raises:
-            ConfigError: the board has no such mode; the error lists its modes.
-        """
+        """Return the power mode with a name, ignoring case and a prefix ``MODE_``. Raises ConfigError."""
         found = self._mode(name)
         if found is None:
             names = [mode.name for mode in self.modes]
@@ -387,9 +334,7 @@ class Board(Part):
     def idle_w(self, mode: Mode, clocks: Literal["up", "down"] | None = None) -> float | None:
         """Return the power of the idle module in a mode, as the mean of the readings; None if unknown.
 
-        Args:
-            mode: power mode of this board.
-            clocks: kind of readings; None for the mean of both kinds, because governors change clocks with the load.
+        Without ``clocks`` it is the mean of both kinds of readings, because governors change clocks with the load.
         """
         if clocks is None:
             both = [found for found in (self.idle_w(mode, "down"), self.idle_w(mode, "up")) if found is not None]

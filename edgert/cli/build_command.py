@@ -174,10 +174,9 @@ def _write_built(made: Built, is_tuned: bool, write: _Write) -> _Show:
 
 
 def _sign_and_write(write: Callable[[object], None], path: Path, key: Path | None, signers: Path | None) -> _Write:
-    """Return a function that signs the bundle, where a key is given, and then writes the result.
+    """Return a function that signs the bundle, where a key is given, and writes the result.
 
-    Raises:
-        BadParameter: the key file does not exist. This is checked now, before the build.
+    Raises BadParameter at once where the key file does not exist.
     """
     if key is not None and not key.is_file():
         raise typer.BadParameter(f"file {str(key)!r} does not exist", param_hint="--sign")

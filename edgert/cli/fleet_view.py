@@ -51,15 +51,7 @@ _BOARD_COLUMNS = (
 
 
 class BoardPoller(threading.Thread):
-    """A thread that polls one board, so that a slow board delays no other.
-
-    It is a daemon thread, because a host name that is still being looked up must not delay the exit.
-
-    Args:
-        url: address of the board's live page.
-        every_s: seconds from an answer to the next request.
-        stopped: event that ends the thread.
-    """
+    """A daemon thread that polls one board, so that a slow board or host name delays nothing else."""
 
     def __init__(self, url: str, every_s: float, stopped: threading.Event) -> None:
         super().__init__(name=f"edgert:top {url}", daemon=True)

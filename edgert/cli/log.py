@@ -180,11 +180,7 @@ def journal_message(named: Mapping[str, str]) -> bytes:
 
 
 class JsonStderr(io.TextIOBase):
-    """A replacement of ``sys.stderr`` that turns all text written to it into lines of JSON.
-
-    Attributes:
-        under: stream that the lines are written to.
-    """
+    """A replacement of ``sys.stderr`` that turns all text into lines of JSON, for the stream ``under`` it."""
 
     encoding = "utf-8"
 

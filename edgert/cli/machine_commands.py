@@ -192,11 +192,7 @@ def _energy_json(energy: Energy) -> dict[str, float]:
 
 
 class Pipelines:
-    """This user's pipelines that run on this machine, with rates between readings.
-
-    Args:
-        root: root of the Linux file tree; pipelines are searched for only in the real one.
-    """
+    """This user's pipelines that run on this machine, with rates between readings; none where ``root`` is not ``/``."""
 
     def __init__(self, root: Path = Path("/")) -> None:
         self._root = root

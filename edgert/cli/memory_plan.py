@@ -40,12 +40,7 @@ def plan_memory(
     power: bool,
     signers: Path | None,
 ) -> None:
-    """Show the memory plan, and what power control would change, in the terminal and as JSON.
-
-    Raises:
-        EdgertError: the pipeline cannot be loaded or planned.
-        Exit: the memory does not suffice (code 1).
-    """
+    """Show the memory plan, and what power control would change. Raises Exit where memory does not suffice."""
     from edgert.assemble import memory
     from edgert.bundle.bundle import is_bundle
 
@@ -94,16 +89,7 @@ def parts_table(parts: Sequence[Part], width: int) -> Table:
 def show_power_steps(
     file: PipelineFile, root: Path, *, is_placed: bool, to_stderr: bool = False
 ) -> list[dict[str, Any]]:
-    """Print the clocks and power modes that a governor would choose among, and the changes that each needs.
-
-    Nothing is changed.
-
-    Returns:
-        The same as plain data.
-
-    Raises:
-        BudgetError: no budget of the pipeline can be kept by clocks.
-    """
+    """Print, and return as plain data, the clocks and power modes that a governor would choose among."""
     from edgert.budget.control import PowerControl
     from edgert.planner.simulation import power_steps
 

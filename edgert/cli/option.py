@@ -226,11 +226,7 @@ def refuse(options: Mapping[str, object], why: str) -> None:
 
 
 def parse_shape(text: str) -> tuple[str, tuple[int, ...]]:
-    """Return ``images=1x3x320x320`` as a name and a shape; names may have ``=``, colons and slashes.
-
-    Raises:
-        BadParameter: the text has another form.
-    """
+    """Return ``images=1x3x320x320`` as a name and a shape; names may have ``=`` and colons. Raises BadParameter."""
     name, equals, sizes = text.rpartition("=")
     numbers = tuple(filter(None, map(whole_number, sizes.lower().split("x"))))
     if not equals or not name or len(numbers) <= sizes.lower().count("x"):

@@ -32,12 +32,7 @@ _MARKS = {
 
 
 class Interruption:
-    """Whether a signal ended the verb early; the resulting error is then not a failure.
-
-    Attributes:
-        by_signal: whether a signal ended it.
-        was_raised: whether that signal was Ctrl-C outside of :func:`stop_on_signal`.
-    """
+    """Whether a signal ended the verb early, so that its error is no failure; and whether Ctrl-C raised it."""
 
     by_signal = was_raised = False
 
@@ -52,12 +47,8 @@ def raise_interrupt(number: int, frame: FrameType | None) -> None:
 def stop_on_signal(stop: Callable[[], None], *, is_last: bool = False) -> Iterator[None]:
     """Call ``stop`` once, in a thread of its own, on the first SIGINT, SIGTERM or SIGHUP inside the block.
 
-    The third signal ends the process at once. A SIGHUP that is ignored, as under ``nohup``, stays ignored.
-
-    Args:
-        stop: function that is called on the first signal.
-        is_last: whether the process ends soon after the block. A second signal must then not interrupt the files that
-            are written after it.
+    The third signal ends the process at once. A SIGHUP that is ignored, as under ``nohup``, stays ignored. With
+    ``is_last`` the process ends soon after the block, so a second signal must not interrupt the files written after it.
     """
     received, is_over, reader_end, writer_end = 0, False, *os.pipe()
 
@@ -95,12 +86,7 @@ def stop_on_signal(stop: Callable[[], None], *, is_last: bool = False) -> Iterat
 
 @contextmanager
 def counting_bar(console: Console, rate_of: str = "images") -> Iterator[Reporter]:
-    """Yield a reporter that moves a bar and prints notes; a new step starts the bar again.
-
-    Args:
-        console: console of the bar, which is shown only on a terminal.
-        rate_of: noun of what is counted, for the rate per second; empty shows no rate.
-    """
+    """Yield a reporter that moves a bar with the rate of a noun, and prints notes; a new step starts the bar again."""
     from rich.progress import BarColumn, MofNCompleteColumn, Progress as Bars, TextColumn, TimeRemainingColumn
 
     rate = TextColumn("{task.fields[rate]}", style="dim")
@@ -246,11 +232,7 @@ def on_first_call(
 ) -> Iterator[Callable[..., None]]:
     """Yield a function that enters a context on its first call, and passes every call to what that context yields.
 
-    Without a call nothing is imported for the context.
-
-    Args:
-        make: function that returns the context.
-        quiet: whether calls do nothing.
+    Without a call nothing is imported for the context. If ``quiet``, calls do nothing.
     """
     with ExitStack() as stack:
         entered = cache(lambda: stack.enter_context(make()))

@@ -22,12 +22,7 @@ _NOTICED_SLOWDOWN = 1.05  # times slower than the board
 def run_emulated(
     path: Path, overrides: Sequence[str], view: View, board: str, mode: str | None, profiles: Sequence[Path]
 ) -> None:
-    """Run a pipeline with the predicted speed and power of a board.
-
-    Raises:
-        EdgertError: the pipeline cannot be planned, or failed.
-        Exit: a stage was down at the end (code 1).
-    """
+    """Run a pipeline with the predicted speed and power of a board. Raises Exit where a stage was down at the end."""
     from edgert.bundle.bundle import is_bundle
     from edgert.cli.run_here import has_videos
     from edgert.config import load_pipeline

@@ -50,9 +50,7 @@ def play_videos(
 ) -> None:
     """Play every video, ``jobs`` at a time or by the workers of a Dask scheduler, and show the result of each.
 
-    Raises:
-        EdgertError: an error that concerns all videos.
-        typer.Exit: a video is damaged or lacks results, or the run was interrupted.
+    Raises Exit where a video is damaged or lacks results, or the run was interrupted.
     """
     from edgert.cli import log
     from edgert.video_runs import VideoRuns
@@ -154,9 +152,7 @@ def run_here(
 ) -> None:
     """Run a pipeline with this machine's engines.
 
-    Raises:
-        EdgertError: the pipeline cannot be loaded, or failed.
-        Exit: a stage was down at the end, or a video is damaged (code 1).
+    Raises Exit where a stage was down at the end, or a video is damaged.
     """
     from edgert.pipeline import pipeline_in
 
@@ -183,12 +179,7 @@ def run_here(
 
 
 def run_on_workers(path: Path, overrides: Sequence[str], view: View, *, strict: bool, dask: str) -> None:
-    """Run the videos of a pipeline on the workers of a Dask cluster, with their own engines.
-
-    Raises:
-        EdgertError: the pipeline or the cluster failed.
-        Exit: a video is damaged or lacks results (code 1).
-    """
+    """Run the videos of a pipeline on the workers of a Dask cluster. Raises Exit where one is damaged."""
     from edgert.assemble import HERE
     from edgert.bundle.bundle import is_bundle
     from edgert.config import load_pipeline
@@ -212,19 +203,8 @@ def open_pipeline(
 ) -> tuple[PipelineFile, Unpacked | None]:
     """Open a pipeline file or a bundle; the files of a bundle exist until the stack is left.
 
-    A pipeline file that names the DLA becomes a bundle in the cache, because a DLA needs what only a build makes.
-
-    Args:
-        stack: exit stack that closes the bundle.
-        path: path of a pipeline file or a bundle.
-        overrides: values of ``--set``, as ``KEY=VALUE``.
-        on_progress: function that is called while engines are compiled.
-        strict: whether an engine that would fall back to another is an error.
-        quiet: whether the chosen engines are not printed.
-        signers: allowed_signers file for bundles; None: this machine's, if it has one.
-
-    Returns:
-        The pipeline, and its bundle; None where the pipeline file is run as it is.
+    A pipeline file that names the DLA becomes a bundle in the cache, because a DLA needs what only a build makes. The
+    bundle is None where the pipeline file is run as it is.
     """
     from edgert.bundle.bundle import is_bundle
     from edgert.config.engine_choice import TENSORRT_DLA

@@ -53,16 +53,7 @@ SUMMARY_EVERY_S = 3600.0
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """Display options of a run.
-
-    Attributes:
-        how: format of the log.
-        json: path of the summary; None writes none.
-        duration_s: seconds after which the run is stopped; None: never.
-        plain: whether lines are printed instead of a live table.
-        quiet: whether no progress is shown.
-        trace: path of the trace; None records none.
-    """
+    """Display options of a run; ``json`` and ``trace`` are files to write, at ``duration_s`` it is stopped."""
 
     how: log.LogFormat = "terminal"
     json: Path | None = None
@@ -103,9 +94,6 @@ def run_with_view(
         report: function that returns what the JSON has beside the summary.
         label: text before every line, where the figures are not this machine's.
         clock: clock of the duration; None: this machine's.
-
-    Raises:
-        EdgertError: the run failed before its first frame, so there is nothing to show.
     """
     failed: EdgertError | None = None
 

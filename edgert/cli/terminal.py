@@ -37,11 +37,7 @@ _MIN_WRAPPED_WIDTH = 30  # of a column whose text wraps, if it has as much
 class Column:
     """A column of a table.
 
-    Attributes:
-        heading: text above the column.
-        is_number: whether cells are right-aligned.
-        wraps: whether the text of a cell may take several lines.
-        rank: order of removal where the terminal is too narrow, the highest rank first; 0 is never removed.
+    Where the terminal is too narrow, columns of the highest ``rank`` are removed first; those of 0 never.
     """
 
     heading: str
@@ -61,9 +57,7 @@ class Row:
 def console(json: Path | None = None, *, stderr: bool = False) -> Console:
     """Return the console of a verb, as wide as the terminal; on a pipe or file, lines are not folded.
 
-    Args:
-        json: path of the verb's JSON; where that is standard output, the console prints to standard error.
-        stderr: whether the console prints to standard error in any case.
+    It prints to standard error if asked to, or where ``json`` is standard output.
     """
     from rich.console import Console
 
@@ -180,11 +174,7 @@ def command_line() -> str:
 
 
 def write_json(data: object, path: Path | None) -> None:
-    """Write plain data as JSON: to a file atomically, to standard output for ``-``, nowhere for None.
-
-    Raises:
-        ArtifactError: the file cannot be written.
-    """
+    """Write plain data as JSON: to a file atomically, to standard output for ``-``, nowhere for None."""
     if path is None:
         return
     text = json_text.dumps(data, indent=2, default=str) + "\n"
@@ -203,11 +193,7 @@ def how_to_open(path: Path) -> str:
 
 
 def write_report(screen: Console, page: Callable[[], str], path: Path | None) -> None:
-    """Write a page to a file atomically and name it on the screen; do nothing for None.
-
-    Raises:
-        ArtifactError: the file cannot be written.
-    """
+    """Write a page to a file atomically and name it on the screen; do nothing for None."""
     if path is None:
         return
     from edgert.files import replace_text
@@ -221,12 +207,6 @@ def json_lines(path: Path | None) -> Iterator[Callable[[object], None]]:
     """Yield a function that writes an object as a line of JSON at once, from any thread.
 
     An :class:`EdgertError` that leaves the context becomes the last line: ``{"error": {...}}``.
-
-    Args:
-        path: path of a file, ``-`` for standard output, or None for nowhere.
-
-    Raises:
-        ArtifactError: the file cannot be opened or written.
     """
     file, lock = None, threading.Lock()
     guard: Callable[[], AbstractContextManager[None]] = nullcontext

@@ -133,13 +133,9 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """One sample of all pipelines or boards.
+    """One sample of all pipelines or boards, in their order on the screen.
 
-    Attributes:
-        rows: pipelines or boards, in their order on the screen.
-        shown: function that returns the screen, given the ``at`` of the row to mark.
-        data: the sample as plain data.
-        have_answered: whether every pipeline or board gave its state.
+    ``shown`` returns the screen, given the ``at`` of the row to mark.
     """
 
     rows: Sequence[Row]
@@ -179,11 +175,8 @@ def sparkline(values: Sequence[float | None]) -> str:
 class Panel:
     """A screen with keys, which choose a row, open its details, or pause the screen.
 
-    Args:
-        draw: function that replaces the screen's content.
-        read: function that waits some seconds for a key, as :func:`keyboard` yields it; None: there are no keys.
-        stopped: event that ``q`` sets.
-        console: console of the terminal, whose size is used.
+    ``read`` waits some seconds for a key, as :func:`keyboard` yields it; without it there are no keys. ``q`` sets
+    ``stopped``.
     """
 
     def __init__(

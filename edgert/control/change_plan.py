@@ -21,13 +21,8 @@ _WIRING_KEYS = ("queue", "drop", "on_error", "watchdog")
 class Change:
     """A key that differs.
 
-    Attributes:
-        place: path of its section.
-        field: name of its field in the record; empty where the section is added or removed.
-        effect: effect of the change on the run.
-        why: reason for a restart; empty for other effects.
-        was: old value as plain data; None for a key that is not live, because it may hold a secret.
-        now: new value, likewise.
+    ``field`` is empty where the section is added or removed. ``why`` is the reason for a restart. ``was`` and ``now``
+    are plain data; None for a key that is not live, because it may hold a secret.
     """
 
     place: Place

@@ -68,18 +68,10 @@ def changes_to(run: Controlled, file: PipelineFile) -> tuple[Change, ...]:
 
 
 def make_changes(run: Controlled, file: PipelineFile, changes: Sequence[Change]) -> None:
-    """Change a running pipeline to its new form.
+    """Change a running pipeline to its new form, by differences from :func:`changes_to`.
 
-    Args:
-        run: running pipeline.
-        file: its new form, as written in a file.
-        changes: differences between the two, from :func:`changes_to`.
-
-    Raises:
-        StageError: a change needs a restart, or cannot be made. As with every other error, nothing has changed, unless
-            the error says that a step could not be undone.
-        BudgetError: there is too little memory, or the budgets cannot be kept.
-        EdgertError: a source, stage or decoder cannot be made with these values.
+    Raises StageError where a change needs a restart, or cannot be made. As with every other error, nothing has changed,
+    unless the error says that a step could not be undone.
     """
     if refused := [one for one in changes if one.effect == "needs a restart"]:
         what = f"{', '.join(one.key for one in refused)} cannot change while the pipeline runs"
@@ -120,11 +112,7 @@ def _reason_of_failure(step: Callable[[], object]) -> str:
 
 
 def _steps(run: Controlled, before: PipelineFile, after: PipelineFile, changes: Sequence[Change]) -> list[_Step]:
-    """Return the steps that make the changes: those likely to fail come first, those that lose something last.
-
-    Raises:
-        EdgertError: a stage or decoder cannot be made; nothing has changed.
-    """
+    """Return the steps that make the changes: those likely to fail come first, those that lose something last."""
     assembly, steps = run.assembly, list[_Step]()
     by_effect: dict[str, dict[str, None]] = {}
     for one in changes:

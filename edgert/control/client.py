@@ -31,12 +31,9 @@ NOT_EDGERT = "does not answer like a pipeline of edgert"
 
 @dataclass(frozen=True, slots=True)
 class RunningPipeline:
-    """A running pipeline.
+    """A running pipeline: the path of its socket, its process, and the result of ``show`` or why that is not known.
 
-    Attributes:
-        key: path of its socket, which identifies it while it runs.
-        pid: process number from the kernel; 0 for a process in a container that is not visible from here.
-        state: result of ``show``; or the reason why it is not known.
+    The process is 0 in a container that is not visible from here.
     """
 
     key: str
@@ -48,9 +45,6 @@ def running_pipelines() -> tuple[RunningPipeline, ...]:
     """Return the running pipelines of this user, and for root those of services, sorted by process number.
 
     Pipelines that end meanwhile are left out. Waits up to a second for each one that does not answer.
-
-    Raises:
-        DeviceError: a folder of sockets belongs to another user.
     """
     found = []
     for path in _find_sockets():
@@ -65,14 +59,9 @@ def running_pipelines() -> tuple[RunningPipeline, ...]:
 
 
 def find_socket(name: str | None) -> Path:
-    """Return the socket of a run.
+    """Return the socket of a run, given its name or the path; None for the only run.
 
-    Args:
-        name: name of the pipeline, or path of its socket; None for the only run.
-
-    Raises:
-        StageError: there is no such run, or there are several.
-        DeviceError: a folder of sockets belongs to another user.
+    Raises StageError where there is no such run, or there are several.
     """
     if name is not None and "/" in name:
         return Path(name)
@@ -95,13 +84,7 @@ def find_socket(name: str | None) -> Path:
 
 
 def send_request(path: Path, request: Request) -> Any:
-    """Send a request to the run with a socket, and return the result.
-
-    Raises:
-        ConfigError: the request is not valid.
-        EdgertError: the run refused it.
-        DeviceError: no run answers, or the socket belongs to another user.
-    """
+    """Send a request to the run with a socket, and return the result. Raises DeviceError where no run answers."""
     request.values()
     named = VERBS[request.verb].with_names(request.words)
     words = (str(Path(word).absolute()) if kind == "PATH" else word for word, kind in named)
@@ -122,10 +105,7 @@ def send_request(path: Path, request: Request) -> Any:
 def send_to_page(url: str, request: Request, token: str) -> Any:
     """Send a request to the run with a live page, and return the result.
 
-    Raises:
-        ConfigError: the request or the address is not valid, or the token is missing.
-        EdgertError: the run refused it.
-        DeviceError: no run answers, or the page accepts no changes.
+    Raises DeviceError where no run answers, or the page accepts no changes.
     """
     request.values()
     if not url.startswith(("http://", "https://")):
@@ -197,8 +177,7 @@ def _read_state(own: socket.socket) -> Mapping[str, Any] | str:
 def _find_sockets() -> Iterator[Path]:
     """Yield the sockets of this user, and for root those of all services; also those of killed runs.
 
-    Raises:
-        DeviceError: a folder belongs to another user.
+    Raises DeviceError for a folder of another user.
     """
     for folder in socket_folders():
         if folder.exists():

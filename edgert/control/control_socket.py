@@ -54,12 +54,8 @@ def check_folder(folder: Path) -> None:
 class ControlSocket:
     """A server of requests on a socket, from :meth:`open` to :meth:`close`, with a thread for each client.
 
-    Args:
-        name: name of the pipeline and the socket; a second run of that name adds its process number.
-        perform: function that performs requests, one change at a time; requests that only read may come meanwhile.
-
-    Attributes:
-        path: path of the socket; None while it is closed.
+    ``perform`` gets one change at a time; requests that only read may come meanwhile. A second run of a name adds its
+    process number to the socket. ``path`` is None while it is closed.
     """
 
     def __init__(self, name: str, perform: Perform) -> None:
@@ -70,12 +66,7 @@ class ControlSocket:
         self._room, self._changing = threading.Semaphore(limits.CONTROL_CLIENTS), threading.Lock()
 
     def open(self) -> Path:
-        """Create the socket, start to answer, and return its path.
-
-        Raises:
-            DeviceError: the folder belongs to another user or cannot be written, the path is too long, or no thread can
-                start.
-        """
+        """Create the socket, start to answer, and return its path. Raises DeviceError."""
         folder = socket_folders()[0]
         server = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:

@@ -55,8 +55,7 @@ class Controlled(Run, Protocol):
     def prepare_budgets(self, file: PipelineFile) -> Callable[[], None]:
         """Check the budgets of a changed pipeline; return a function that applies them after the change.
 
-        Raises:
-            BudgetError: the budgets cannot be kept, or there is too little memory.
+        Raises BudgetError where they cannot be kept, or there is too little memory.
         """
 
     def record_file(self, file: PipelineFile) -> None:

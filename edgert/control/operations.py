@@ -66,11 +66,7 @@ class Control:
         return made
 
     def pause(self, source: str) -> dict[str, Any]:
-        """Pause a source: frames of a camera are dropped, and a file waits.
-
-        Raises:
-            StageError: there is no such source.
-        """
+        """Pause a source: frames of a camera are dropped, and a file waits. Raises StageError: there is none."""
         return self.perform(Request("pause", (source,)), _THIS_PROGRAM)
 
     def resume(self, source: str) -> dict[str, Any]:
@@ -193,15 +189,7 @@ class Control:
         return answer_to(lambda: self.perform(parse_request(line), who))
 
     def perform(self, request: Request, who: str) -> dict[str, Any]:
-        """Perform a request, log it, and return the result.
-
-        Args:
-            request: request, maybe from another program.
-            who: sender of the request, for the log.
-
-        Raises:
-            EdgertError: the request is refused; the methods say why.
-        """
+        """Perform a request of ``who``, log it, and return the result. Raises EdgertError where it is refused."""
         values, verb = request.values(), VERBS[request.verb]
         operation = partial(_OPERATIONS[request.verb], self._run, *request.words, **values)
         if verb.is_reading or verb.is_long:

@@ -20,13 +20,10 @@ _LOG = logging.getLogger(__name__)
 class Verb:
     """The form of an operation.
 
-    Attributes:
-        words: names of the words that follow the verb, optional ones in brackets; any number of the last one where it
-            ends with ``...``. ``FILE`` is a text, which ``edgert ctl`` reads from a file; ``PATH`` is a path on the
-            machine of the run.
-        options: name without dashes → function that parses the value, and raises ValueError for a wrong one.
-        is_reading: whether it changes nothing, so that it is answered during a change, and is not logged.
-        is_long: whether it changes nothing and takes long.
+    ``words`` names the words that follow the verb, optional ones in brackets; any number of the last one where it ends
+    with ``...``. ``FILE`` is a text, which ``edgert ctl`` reads from a file; ``PATH`` is a path on the machine of the
+    run. ``options`` maps names to functions that parse values, and raise ValueError. A reading verb is answered during
+    a change, and not logged; a long one changes nothing and takes long.
     """
 
     words: str = ""
@@ -63,13 +60,7 @@ VERBS = {
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A request for an operation.
-
-    Attributes:
-        verb: verb, one of :data:`VERBS`.
-        words: words that follow the verb.
-        options: texts of the given options by name.
-    """
+    """A request for an operation: its verb, the words that follow, and the texts of the given options by name."""
 
     verb: str
     words: tuple[str, ...] = ()
@@ -77,11 +68,7 @@ class Request:
 
     @classmethod
     def of(cls, verb: str, tokens: Iterable[str]) -> Request:
-        """Parse and check a command line, in which ``--name VALUE`` and ``--name=VALUE`` are options.
-
-        Raises:
-            ConfigError: an option has no value, or as :meth:`values` does.
-        """
+        """Parse and check a command line with options ``--name VALUE`` and ``--name=VALUE``. Raises ConfigError."""
         words, options, rest = [], dict[str, str](), iter(tokens)
         for token in rest:
             name, equals, value = token.partition("=")
@@ -98,8 +85,7 @@ class Request:
     def values(self) -> dict[str, Any]:
         """Return name of the keyword in Python → value, for each given option.
 
-        Raises:
-            ConfigError: an unknown verb or option, a wrong value or number of words, or a word that is not text.
+        Raises ConfigError for an unknown verb or option, a wrong value or number of words, or a word that is not text.
         """
         if (verb := VERBS.get(self.verb)) is None:
             what = f"edgert ctl has no verb {self.verb!r}{nearest(self.verb, VERBS)}"

@@ -38,13 +38,7 @@ def record_for(run: Controlled, seconds: float) -> Recorded:
 
 @contextmanager
 def traced(run: Controlled, path: Path) -> Iterator[None]:
-    """Record a pipeline during the block, and write the trace, even if the block raises.
-
-    Raises:
-        ConfigError: the path does not have the ending of a trace.
-        ArtifactError: the file cannot be written.
-        StageError: another trace is being recorded.
-    """
+    """Record a pipeline during the block, and write the trace, even if the block raises."""
     check_trace_path(path)
     with run.tracing.window() as window:
         try:
@@ -78,11 +72,7 @@ def describe(recorded: Recorded) -> dict[str, Any]:
 
 
 def write_answer(result: dict[str, Any], path: Path) -> None:
-    """Write the recording in a pipeline's answer as a trace, and replace it there by the path.
-
-    Raises:
-        EdgertError: the answer has no valid recording, or the file cannot be written.
-    """
+    """Write the recording in a pipeline's answer as a trace, and replace it there by the path."""
     text = str(result.pop("recording", ""))
     try:
         content = base64.b64decode(text.encode("ascii", "replace"))

@@ -24,7 +24,6 @@ class Finding:
     """Result of checking one part of the machine.
 
     Attributes:
-        name: name of the part.
         state: ``yes``: it works; ``no``: edgert needs it and it does not work; ``optional``: it is missing or does not
             work, and edgert runs without it.
         detail: what was found, or what is wrong.
@@ -39,13 +38,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """Report of one vendor package, from a separate process.
-
-    Attributes:
-        facts: properties of the package by name; empty unless it works.
-        is_absent: whether it is not installed.
-        error: reason why an installed package does not work; empty otherwise.
-    """
+    """Report of one vendor package, from a separate process; ``error`` is why an installed one does not work."""
 
     facts: Mapping[str, Any]
     is_absent: bool = False
@@ -72,13 +65,7 @@ class Evidence:
 
 
 def facts(root: str | Path = "/") -> dict[str, Any]:
-    """Return the facts that another machine needs before it sends work: versions, board, and cache with its free space.
-
-    Board, power mode and releases are empty texts where there are none.
-
-    Raises:
-        ArtifactError: there is neither a home folder nor ``EDGERT_CACHE``.
-    """
+    """Return what another machine needs before it sends work: versions, board, and cache with its free space."""
     here, folder = detect(Path(root)), cache_folder().absolute()
     there = next(path for path in (folder, *folder.parents) if path.exists())
     return {

@@ -21,12 +21,7 @@ _LONGS = 32
 
 @dataclass(frozen=True, slots=True)
 class KernelClock:
-    """The kernel's report on its clock (adjtimex(2)).
-
-    Attributes:
-        is_set: whether a program synchronizes it.
-        error_ms: largest error by the kernel's estimate, which grows without a program.
-    """
+    """The kernel's report on its clock (adjtimex(2)): whether a program sets it, and its estimated error."""
 
     is_set: bool
     error_ms: float

@@ -39,14 +39,7 @@ _BOARD = re.compile(r"[a-z0-9][a-z0-9._-]*")
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """Address of a pipeline's live page on the board.
-
-    Attributes:
-        host: host on which it listens.
-        port: port on which it listens.
-        has_token: whether it requires a token.
-        has_tls: whether it uses HTTPS.
-    """
+    """Address of a pipeline's live page on the board."""
 
     host: str
     port: int
@@ -69,12 +62,7 @@ class Page:
 class Release:
     """A bundle to deploy.
 
-    Attributes:
-        path: path of its file.
-        digest: SHA-256 of the file.
-        name: name of the pipeline; safe as a file name and as an instance of systemd.
-        board: kind of board, or ``host``.
-        page: live page of the pipeline; None if it has none.
+    ``name`` is the pipeline's, safe as a file name and as an instance of systemd.
     """
 
     path: Path
@@ -106,12 +94,7 @@ class Release:
 
 
 def read_releases(paths: Sequence[Path]) -> list[Release]:
-    """Read bundles of one pipeline, each for another kind of board.
-
-    Raises:
-        ArtifactError: a bundle is damaged.
-        ConfigError: a path is not a bundle file, or they are of several pipelines, or two are for one kind of board.
-    """
+    """Read bundles of one pipeline, each for another kind of board. Raises ConfigError: they are not such bundles."""
     releases = list(map(_release, paths))
     names = sorted({one.name for one in releases})
     if len(names) > 1:
@@ -154,19 +137,9 @@ def _page(bundle: Bundle, path: Path) -> Page | None:
 
 
 def export_fleet(paths: Sequence[Path], format: FleetFormat, output: Path) -> tuple[tuple[Path, ...], tuple[str, ...]]:
-    """Write the files of a format below a folder.
+    """Write the files of a format below a folder, from bundles of one pipeline, each for another kind of board.
 
-    Args:
-        paths: bundles of one pipeline, each for another kind of board.
-        format: one of :data:`FLEET_FORMATS`.
-        output: folder to write to.
-
-    Returns:
-        Paths of the written files, and notes on what the format cannot express or the user has to do.
-
-    Raises:
-        ArtifactError: a bundle is damaged, or nothing can be written there.
-        ConfigError: a path is not such a bundle, or the format cannot run one.
+    Returns the paths of written files, and notes on what the format cannot express or the user has to do.
     """
     if output.exists() and not output.is_dir():
         raise ArtifactError(f"cannot write {str(output)!r}", why="it is a file", fix="name a folder")

@@ -27,13 +27,7 @@ from edgert.reporter import OnProgress
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A compiled engine of a model.
-
-    Attributes:
-        path: file of TensorRT's engine.
-        dla_core: DLA core of its DLA layers; None if it has none.
-        weight: relative number of frames that it gets among the model's engines.
-    """
+    """A compiled engine of a model, the DLA core of its DLA layers, and its relative number of frames."""
 
     path: Path
     dla_core: int | None
@@ -49,15 +43,9 @@ class Plan:
 class Item:
     """One model.
 
-    Attributes:
-        name: name in the pipeline file, or of the ONNX file.
-        where: location of the model, for errors.
-        config: section of the pipeline file; the defaults for an ONNX file.
-        forms: ONNX files with weights by runtime, as in :class:`~edgert.bundle.manifest.ModelEntry`, including
-            ``float``.
-        files: other files of the model in a bundle.
-        packed: model in the bundle; None for an ONNX file.
-        plans: engines that a board compiled into the bundle.
+    ``where`` is its place, for errors. ``forms`` are ONNX files by runtime, as in
+    :class:`~edgert.bundle.manifest.ModelEntry`. ``packed`` is None for an ONNX file. ``plans`` are engines that a board
+    compiled.
     """
 
     name: str
@@ -89,15 +77,7 @@ class Item:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Source:
-    """The models to export.
-
-    Attributes:
-        path: path of the source.
-        board: name of the board, or ``host``.
-        tensorrt: TensorRT release of the board, such as ``"10.3.0"``; empty without a board.
-        items: models to export.
-        other_parts: parts of the pipeline besides its models, in words.
-    """
+    """The models to export, their board or ``host``, its TensorRT, and the pipeline's other parts in words."""
 
     path: Path
     board: str
@@ -124,19 +104,8 @@ def open_source(
 ) -> Iterator[Source]:
     """Open a source to export, with files that exist inside the block; a pipeline is built first.
 
-    Args:
-        path: pipeline, ONNX file or bundle.
-        model: name of the only model to export; by default all.
-        overrides: ``key.path=value``, for a pipeline.
-        board: name or file of the board; by default that of the pipeline. A bundle already has one.
-        tensorrt: release of TensorRT; by default that of the board's default JetPack.
-        check: function called with the models' names and the board's TensorRT before a pipeline is built, which takes
-            minutes; its errors propagate.
-        on_progress: callback of :func:`~edgert.compiler.build`.
-
-    Raises:
-        ConfigError: the source has no such option, or there is no such model or board.
-        EdgertError: the source cannot be read or built.
+    ``check`` is called with the models' names and the board's TensorRT before a pipeline is built, which takes minutes.
+    Other arguments are those of :func:`edgert.exporter.export.export`.
     """
 
     def chosen_models(names: Iterable[str]) -> tuple[str, ...]:

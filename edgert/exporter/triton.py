@@ -93,20 +93,11 @@ class Served:
     """A model for a Triton server.
 
     Attributes:
-        name: name of the model and of its folder.
-        inputs, outputs: inputs and outputs, in order.
-        content: content of the model file.
-        backend: backend in Triton: ONNX Runtime for an ONNX file, TensorRT for an engine.
-        device: device of its instances.
-        instances: number of parallel copies.
         threads: CPU threads of each copy; None uses the default of ONNX Runtime.
         dla_core: DLA core of a TensorRT engine's DLA layers.
         precision: precision with which ONNX Runtime's TensorRT runs a model on a GPU; empty without TensorRT.
         shapes: typical shapes by input, for the warm-up of inputs with open dimensions.
         max_batch: requested largest batch; None for ``usual_batch``.
-        usual_batch: largest batch by default, for a model with an open batch.
-        labels: content of the file of class names.
-        is_classifier: whether its only output is a score for each label.
         limitations: work that clients of the server have to do, one line each.
     """
 
@@ -131,8 +122,7 @@ class Served:
 def repository_part(served: Served) -> dict[str, bytes]:
     """Return a model's files. The configuration is last, so that a server that reads it finds all other files.
 
-    Raises:
-        BuildError: Triton cannot serve a type or an unknown rank, or the model has no batch for ``max_batch``.
+    Raises BuildError where Triton cannot serve it.
     """
     files = {f"{served.name}/1/{_FILES[served.backend]}": served.content}
     if served.labels:
@@ -178,10 +168,7 @@ def batch_of(served: Served) -> int:
     """Return ``max_batch_size``: 0 unless the first dimension of every input and output is open and has one name.
 
     Triton then puts the batch before ``dims``. A fixed batch is a part of ``dims``. So are first dimensions with
-    different names, such as the number of boxes.
-
-    Raises:
-        BuildError: the model has no batch for ``max_batch``.
+    different names, such as the number of boxes. Raises BuildError where ``max_batch`` is not possible.
     """
     first = {spec.shape[0] if spec.shape else 0 for spec in (*served.inputs, *served.outputs)}
     if len(first) == 1 and isinstance(next(iter(first)), str):

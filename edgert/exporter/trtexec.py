@@ -45,14 +45,7 @@ _POOLS = {
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """A command that builds an engine.
-
-    Attributes:
-        stem: path of its files without the ending.
-        options: arguments of ``trtexec``, not quoted for a shell.
-        members: contents of the files that the options name, by path.
-        limitations: parts of an edgert build for which trtexec has no option, one line each.
-    """
+    """A command that builds an engine: arguments of ``trtexec``, and contents of the files they name, by path."""
 
     stem: str
     options: tuple[str, ...]
@@ -61,17 +54,10 @@ class Command:
 
 
 def command(request: BuildRequest, library: Library, stem: str, known: Mapping[str, bytes] | None = None) -> Command:
-    """Return the command for one engine.
+    """Return the command for one engine; equal members of ``known`` commands are reused.
 
-    Args:
-        request: request of the engine.
-        library: TensorRT release of trtexec, which need not be installed.
-        stem: path of its files without the ending: ``parts/gpu`` for ``parts/gpu.onnx`` and ``parts/gpu.plan``.
-        known: members of other commands, of which equal ones are reused.
-
-    Raises:
-        BuildError: this TensorRT cannot build the request, or an option is too long, or a name cannot be written on
-            the command line.
+    ``stem`` is the path of its files without the ending: ``parts/gpu`` for ``parts/gpu.onnx``. Raises BuildError where
+    this TensorRT or its command line cannot express the request.
     """
     dialect_of(library).check(request)
     if request.compute:
@@ -266,15 +252,7 @@ class _CommandBuilder:
 
 
 def engine_commands(item: Item, tensorrt: str) -> list[Command]:
-    """Return a command for each engine that a board would build of a model, in descending order of their frames.
-
-    Args:
-        item: the model.
-        tensorrt: release of trtexec.
-
-    Raises:
-        BuildError, CalibrationError, ModelError: this TensorRT, or its trtexec, cannot build the model.
-    """
+    """Return a command for each engine that a board would build of a model, in descending order of their frames."""
     library = library_named(tensorrt)
     commands: list[Command] = []
     places: list[str] = []
@@ -321,13 +299,7 @@ trtexec=${{TRTEXEC:-$(command -v trtexec || echo /usr/src/tensorrt/bin/trtexec)}
 
 
 def build_script(commands: Sequence[Command], tensorrt: str, limitations: Sequence[str]) -> str:
-    """Return the script's text.
-
-    Args:
-        commands: commands of all engines.
-        tensorrt: release of trtexec, possibly from an untrusted bundle.
-        limitations: parts without an option, one line each.
-    """
+    """Return the script's text. ``tensorrt`` may come from an untrusted bundle."""
     release = " ".join(tensorrt.split())  # a line break would end the comment
     engines = "one engine" if len(commands) == 1 else f"{len(commands)} engines"
     lines = [f"#   - {' '.join(line.split())}\n" for line in limitations]

@@ -37,17 +37,10 @@ class Answer(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One conversion.
+    """One conversion; kind and source are those of :class:`~edgert.importer.conversion.Source`.
 
-    Attributes:
-        kind, source: see :class:`~edgert.importer.conversion.Source`.
-        search: folder in which ``module:function`` is searched.
-        opset: version of the ONNX operators.
-        shapes: shapes of examples by input, for a source with open sizes and no example.
-        dynamic: names of dimensions that stay open by input, None for the others (``function`` only).
-        signature: signature of a SavedModel.
-        weights: weights of a model by name: ``DEFAULT``, another name that its package has, or ``random``.
-        size: width and height of the example image of a model by name; the model's default if None.
+    ``search`` is the folder in which ``module:function`` is searched. ``dynamic`` has the names of dimensions that stay
+    open, None for the others. ``weights`` and ``size`` are for models by name.
     """
 
     kind: str
@@ -94,17 +87,9 @@ _QUIET = {
 
 
 def convert_in_process(request: Request, folder: Path, python: Path | None = None) -> Answer:
-    """Convert a model in another process. Blocks until done.
+    """Convert a model in another process, maybe of another Python, into a folder. Blocks until done.
 
-    Args:
-        request: the conversion.
-        folder: folder for the model, the example inputs and the source's outputs.
-        python: interpreter; this one by default.
-
-    Raises:
-        DeviceError: the framework is not installed there, or the interpreter cannot be run.
-        ModelError: the source cannot be read.
-        BuildError: the source cannot be converted, or the process crashed or took too long.
+    Raises DeviceError where the framework is not installed there, ModelError or BuildError for the source.
     """
     (folder / REQUEST).write_text(json.dumps(asdict(request)), encoding="utf-8")
     interpreter = str(python or sys.executable)
@@ -153,13 +138,7 @@ _SEED = 0
 
 
 def convert_tensorflow(request: Request, folder: Path) -> Answer:
-    """Write the model, the example inputs and TensorFlow's outputs; return the versions of the converters.
-
-    Raises:
-        DeviceError: TensorFlow or tf2onnx is not installed.
-        ModelError: the SavedModel has no such signature, or the file cannot be read.
-        BuildError: tf2onnx cannot convert it.
-    """
+    """Write the model, the example inputs and TensorFlow's outputs; return the versions of the converters."""
     versions = _versions()
     run, specs = (_saved_model_run if request.kind == "savedmodel" else _tflite_run)(request)
     given = read_arrays(folder / FEEDS) if (folder / FEEDS).exists() else {}

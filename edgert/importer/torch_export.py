@@ -22,13 +22,9 @@ _TRACE_ERRORS = (RuntimeError, TypeError, ValueError, IndexError, KeyError, Attr
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A module or exported program, and one call of it.
+    """A module in evaluation mode or exported program, and one call of it with its results.
 
-    Attributes:
-        module: nn.Module in evaluation mode, or an exported program.
-        inputs, named: positional and keyword arguments.
-        results: its return value.
-        is_traced_first: whether TorchScript's exporter is tried first, since the other one is known to fail.
+    ``is_traced_first``: TorchScript's exporter is tried first, since the other one is known to fail.
     """
 
     module: Any
@@ -40,14 +36,7 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Exported:
-    """A written ONNX model.
-
-    Attributes:
-        inputs: input shapes by name.
-        outputs: output names.
-        exporter: exporter that wrote it, and why the default one failed.
-        is_traced: whether it was traced on one run.
-    """
+    """A written ONNX model: input shapes by name, output names, and its exporter, maybe one that traced a run."""
 
     inputs: Mapping[str, Any]
     outputs: Sequence[str]
@@ -56,17 +45,9 @@ class Exported:
 
 
 def export(torch: Any, call: Call, dynamic: Any, request: Request, path: Path) -> Exported:
-    """Write a module as ONNX with the first exporter that succeeds.
+    """Write a module as ONNX with the first exporter that succeeds. Raises BuildError with the reason of each.
 
-    Args:
-        torch: the package.
-        call: module and example inputs.
-        dynamic: torch.export's open dimensions by parameter; None: all sizes are fixed.
-        request: conversion with the opset and the open dimensions.
-        path: path of the ONNX file.
-
-    Raises:
-        BuildError: every exporter failed; the message has the reason of each.
+    ``dynamic`` are torch.export's open dimensions by parameter; None: all sizes are fixed.
     """
     exporters = [("torch.export", _export_program), ("TorchScript", _export_trace)]
     if not isinstance(call.module, torch.nn.Module):

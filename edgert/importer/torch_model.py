@@ -32,13 +32,7 @@ _SPREAD = 3.0
 
 
 def named_model(torch: Any, request: Request) -> tuple[Any, tuple[Any, ...], bool]:
-    """Return a module, its example image, and whether torch.export is known to fail on it.
-
-    Raises:
-        DeviceError: its package is not installed.
-        ModelError: the package has no such model, or no such weights.
-        BuildError: the weights cannot be read or downloaded.
-    """
+    """Return a module, its example image, and whether torch.export is known to fail on it."""
     package, _, name = request.source.partition(":")
     try:
         library = importlib.import_module(package)
@@ -161,13 +155,7 @@ _EXAMPLE = "return module, (torch.zeros(1, 3, 224, 224),)"
 
 
 def convert_torch(request: process.Request, folder: Path) -> process.Answer:
-    """Write the ONNX model, the example inputs and PyTorch's outputs; return what converted it.
-
-    Raises:
-        DeviceError: PyTorch or its exporter is not installed.
-        ModelError: the function does not return a module and inputs.
-        BuildError: PyTorch cannot export it.
-    """
+    """Write the ONNX model, the example inputs and PyTorch's outputs; return what converted it."""
     torch, is_traced_first = _import_torch(), False
     if request.kind == "program":
         module = torch.export.load(request.source)  # an error here ends the process with PyTorch's reason

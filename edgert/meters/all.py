@@ -104,13 +104,9 @@ EXPECTED: Mapping[str, tuple[str, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """Readings of all meters at one moment.
+    """Readings of all meters at one moment of their clock, including all of :data:`EXPECTED`.
 
-    Attributes:
-        at_ns: time when reading began, on the meters' clock.
-        readings: name → reading, including all of :data:`EXPECTED`.
-        mode: name of the power mode; empty if there is none or it is unknown.
-        notes: changes since the sample before, such as a meter that vanished or came back.
+    ``notes`` are changes since the sample before, such as a meter that vanished or came back.
     """
 
     at_ns: int
@@ -144,11 +140,7 @@ Model = Callable[[], Reading]
 class Meters:
     """Meters of a machine, for one thread at a time; they need no rights, and a sample takes about 1 ms.
 
-    Args:
-        root: root of the file system.
-        clock: clock of samples and of energy counters.
-        model: function that replaces ``power`` while no sensor has it.
-        nvml: function that returns the meter of NVIDIA's management library, or why there is none.
+    ``model`` replaces ``power`` while no sensor has it.
     """
 
     def __init__(

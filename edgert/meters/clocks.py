@@ -31,23 +31,13 @@ _MOST_HZ = 1e10
 
 
 def activity_percent(activity: str, rate: str) -> float:
-    """Return the load of the memory controller in percent: mean activity divided by the clock in kHz.
-
-    Raises:
-        OSError: a file cannot be read.
-        ValueError: a file has no such number.
-    """
+    """Return the memory controller's load in percent: mean activity over clock in kHz. Raises OSError, ValueError."""
     khz = reading.read_number(rate, 1.0, _MOST_HZ) / 1e3
     return min(100 * reading.read_number(activity, 0.0) / khz, 100.0)
 
 
 def powered(path: str) -> float:
-    """Return 1 while runtime power management keeps a block on, and 0 while it is suspended.
-
-    Raises:
-        OSError: the file cannot be read.
-        ValueError: the file has no such status.
-    """
+    """Return 1 while runtime power management keeps a block on, and 0 while suspended. Raises OSError, ValueError."""
     status = reading.read_small(path).strip()
     if status not in ("active", "suspended", "resuming", "suspending"):
         raise ValueError(f"it reads {status[:40]!r}")

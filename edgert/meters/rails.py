@@ -94,12 +94,7 @@ _ALARMS = ("curr*_max_alarm", "curr*_crit_alarm")
 
 
 def channel_watts(volts: str, amperes: str) -> float:
-    """Return the watts of one INA3221 channel, from its two files.
-
-    Raises:
-        OSError: a file cannot be read.
-        ValueError: a file has no such number.
-    """
+    """Return the watts of one INA3221 channel, from its two files. Raises OSError, ValueError."""
     return reading.read_number(volts, 0.0, _MOST_MV) * reading.read_number(amperes, -_MOST_MA, _MOST_MA) * 1e-6
 
 
@@ -185,13 +180,7 @@ _BRAKE = re.compile(r"^(cpufreq|devfreq|Processor)|throttle", re.IGNORECASE)
 
 @dataclass(frozen=True, slots=True)
 class Zone:
-    """Thermal zone.
-
-    Attributes:
-        name: type in lower case without ``-therm`` or ``-thermal``, such as ``tj`` or ``cpu``.
-        gauge: gauge of its temperature.
-        limit_c: lowest passive trip point, at which the kernel begins to throttle; None if it has none.
-    """
+    """Thermal zone: its type without ``-therm``, such as ``tj``, and the trip point where throttling begins."""
 
     name: str
     gauge: reading.Gauge
@@ -199,12 +188,7 @@ class Zone:
 
 
 def zone_degrees(path: str) -> float:
-    """Return the temperature of a zone, in degrees, from the millidegrees in its file.
-
-    Raises:
-        OSError: the file cannot be read.
-        ValueError: the file has no such number.
-    """
+    """Return the temperature of a zone, in degrees, from the millidegrees in its file. Raises OSError, ValueError."""
     degrees = reading.read_number(path) * 1e-3
     if degrees == _OFF_C:
         raise ValueError(reading.SWITCHED_OFF)

@@ -18,12 +18,8 @@ class Reading:
     Attributes:
         value: value in ``unit``; None exactly if ``kind`` is ``unavailable``.
         unit: ``W``, ``Hz``, ``%``, ``C``, ``B`` or ``cores``; empty for a count.
-        kind: whether hardware measured the value, a model computed it, or neither.
         source: file, library or model; for an unavailable value, where it was searched.
         why: reason for an unavailable value; otherwise a remark, or empty.
-
-    Raises:
-        ValueError: value and kind contradict each other, or the value is not finite.
     """
 
     value: float | None
@@ -98,12 +94,7 @@ _TROUBLE = {
 
 
 def read_number(path: str, low: float = float("-inf"), high: float = float("inf")) -> float:
-    """Return the number in a file.
-
-    Raises:
-        OSError: the file cannot be read.
-        ValueError: the file has no number, or one outside the sensor's possible range from ``low`` to ``high``.
-    """
+    """Return the number in a file. Raises OSError; ValueError: there is none from ``low`` to ``high``."""
     text = read_small(path)
     try:
         value = float(text)

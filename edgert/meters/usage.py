@@ -128,12 +128,7 @@ class Memory:
 
 
 def container_bytes(path: Path) -> float:
-    """Return the bytes in a file of a control group.
-
-    Raises:
-        OSError: the file cannot be read.
-        ValueError: the file has "no limit", or no number.
-    """
+    """Return the bytes in a file of a control group. Raises OSError; ValueError: it has "no limit", or no number."""
     text = reading.read_small(str(path)).strip()
     if text == "max" or (text.isdigit() and int(text) >= _NO_LIMIT_BYTES):
         raise ValueError("no limit")

@@ -33,10 +33,7 @@ def receive(content: job.Content, size_bytes: int, source: BinaryIO, out: Binary
     """Receive a bundle, and resume an earlier transfer of it.
 
     The first answer, ``at``, is the number of bytes that are here. Then the rest is received, everything is checked,
-    and ``done`` is sent. Blocks until then.
-
-    Raises:
-        ArtifactError: the disk is full, or the content does not have the announced digest and was deleted.
+    and ``done`` is sent. Raises ArtifactError for a full disk, or content of another digest, which is deleted.
     """
     with job.hold_lock(content.lock, 2 * SILENCE_S):
         try:
@@ -75,11 +72,7 @@ def _append_received(part: Path, left: int, source: BinaryIO) -> None:
 
 
 def _check_received(content: job.Content, size_bytes: int) -> None:
-    """Check the received part and rename it to the bundle.
-
-    Raises:
-        ArtifactError: it is incomplete, or does not have the announced digest.
-    """
+    """Check the received part and rename it to the bundle. Raises ArtifactError: it is incomplete or damaged."""
     have = content.part.stat().st_size
     if have < size_bytes:
         raise ArtifactError(
@@ -143,14 +136,7 @@ ACTIONS = ("receive", "start", "work", "follow", "send", "cancel")
 
 
 def perform(words: Sequence[str], source: BinaryIO, out: BinaryIO) -> None:
-    """Perform ``edgert job ACTION``: an action's name and arguments.
-
-    An error is also written to ``out``, for the workstation.
-
-    Raises:
-        EdgertError: as the action does.
-        ArtifactError: the action is unknown, or its arguments are wrong.
-    """
+    """Perform ``edgert job ACTION``, given its words; write an error to ``out``, for the workstation, and raise it."""
     if words[0] not in ACTIONS:
         what = f"unknown action {words[0]!r}{nearest(words[0], ACTIONS)}"
         raise ArtifactError(what, fix=f"one of {', '.join(ACTIONS)}")

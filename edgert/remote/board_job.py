@@ -136,9 +136,6 @@ def try_lock(path: Path) -> int | None:
     """Return an open file that holds the lock, which a child process may inherit; None if another process holds it.
 
     The caller closes the file.
-
-    Raises:
-        ArtifactError: the file cannot be created.
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -195,17 +192,10 @@ _JOB_POLL_S = 0.05
 
 
 def start(run: Run, *, strict: bool = False) -> tuple[Run, bool]:
-    """Start a run, or join the running one of the same bundle, whose result is then used.
+    """Start a run, or join the running one of the same bundle; return it, and whether it is a joined one.
 
     A call that is repeated after a lost connection starts no second run. :attr:`Run.strict` shows whether the joined
-    run is strict.
-
-    Returns:
-        The run, and whether it is a joined one.
-
-    Raises:
-        ArtifactError: the bundle is not here, or a file cannot be written.
-        BuildError: a run has a result, but its process does not end.
+    run is strict. Raises BuildError where a run has a result, but its process does not end.
     """
     content = run.content
     if run.folder.is_dir():

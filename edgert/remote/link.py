@@ -134,12 +134,7 @@ _LONGEST_LINE = 1 << 24
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """Address of the board, and command of edgert there.
-
-    Attributes:
-        address: address for ssh: ``user@host``, a name of its configuration, or ``ssh://user@host:port``.
-        program: words of the command that calls edgert there.
-    """
+    """Address of the board, as ssh takes it, and the words of the command that calls edgert there."""
 
     address: str
     program: tuple[str, ...] = ("edgert",)
@@ -159,15 +154,7 @@ class Link:
 
 
 class Call:
-    """A running command on the board, as a context manager; leaving it ends ssh, but no job that the board started.
-
-    Args:
-        address: address of the board.
-        words: words of the command.
-
-    Raises:
-        DeviceError: ssh is not installed on this machine.
-    """
+    """A running command on the board, as a context manager; leaving it ends ssh, but no job that the board started."""
 
     def __init__(self, address: str, words: Sequence[str]) -> None:
         self.address, self.words = address, words
@@ -210,12 +197,7 @@ class Call:
         return True
 
     def line(self, poll: Poll) -> dict[str, Any] | None:
-        """Return the command's next line of JSON, skipping other lines; None at its end.
-
-        Raises:
-            EdgertError: the board reported an error.
-            DeviceError: a line is too long.
-        """
+        """Return the command's next line of JSON, skipping other lines; None at its end. Raises the board's error."""
         while True:
             end = self._rest.find(b"\n")
             if end < 0:
@@ -236,13 +218,7 @@ class Call:
                 return content
 
     def lines(self, poll: Poll) -> Iterator[dict[str, Any]]:
-        """Yield all lines of JSON until the command's end.
-
-        Raises:
-            EdgertError: the board reported an error.
-            LinkError: the connection failed.
-            DeviceError: the command failed in another way.
-        """
+        """Yield all lines of JSON until the command's end. Raises the board's error, LinkError or DeviceError."""
         while (content := self.line(poll)) is not None:
             yield content
         self.check()
@@ -267,11 +243,7 @@ class Call:
             )
 
     def result(self, poll: Poll) -> tuple[int, str]:
-        """Return the exit code and the standard output, of which all after :data:`_LONGEST_LINE` bytes is dropped.
-
-        Raises:
-            LinkError: the connection failed.
-        """
+        """Return exit code and standard output; all after :data:`_LONGEST_LINE` bytes is dropped. Raises LinkError."""
         content = b""
         while piece := self._piece(poll):
             content += piece[: max(_LONGEST_LINE - len(content), 0)]

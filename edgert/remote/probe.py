@@ -30,15 +30,8 @@ _NO_MODULE = re.compile(r"No module named '?edgert\b")
 class RemoteBoard:
     """The connected board.
 
-    Attributes:
-        name: name of the board; ``host`` for a machine that is not a Jetson.
-        mode: power mode; empty if unknown.
-        jetpack: release of JetPack; empty if unknown.
-        tensorrt: release of TensorRT in three numbers; empty without TensorRT.
-        tensorrt_fix: how to install TensorRT; empty if it is installed.
-        cache: path of edgert's cache.
-        free_bytes: free space on the disk of the cache, in bytes.
-        pycuda_fix: how to install PyCUDA, which runs engines; empty if it is installed.
+    ``mode``, ``jetpack`` and ``tensorrt`` are empty where unknown or missing. The two ``_fix`` say how to install a
+    package; empty where it is there.
     """
 
     name: str
@@ -59,15 +52,8 @@ class RemoteBoard:
 def probe_board(address: str, program: str | None, poll: Poll = bool) -> tuple[Link, RemoteBoard]:
     """Find edgert on the board and run its ``doctor``. Blocks until done.
 
-    Args:
-        address: address of the board.
-        program: path of ``edgert`` there, from the user's home folder; None: ``edgert`` and ``python3 -m edgert`` are
-            tried.
-        poll: function that is called while waiting.
-
-    Raises:
-        LinkError: the board cannot be reached.
-        DeviceError: edgert is missing there, has another version, or cannot run.
+    Without ``program``, a path from the user's home folder, ``edgert`` and ``python3 -m edgert`` are tried. Raises
+    DeviceError where edgert is missing there, has another version, or cannot run.
     """
     programs = _DEFAULT_PROGRAMS if program is None else ((program.removeprefix("~/"),),)
     for words in programs:
@@ -87,11 +73,7 @@ def probe_board(address: str, program: str | None, poll: Poll = bool) -> tuple[L
 
 
 def read_doctor(text: str, link: Link, stderr: str = "") -> RemoteBoard:
-    """Return the board that ``edgert doctor --json -`` describes.
-
-    Raises:
-        DeviceError: the output is not that of a doctor, edgert has another version there, or cannot run.
-    """
+    """Return the board that ``edgert doctor --json -`` describes. Raises DeviceError: edgert cannot be used there."""
     start = re.search(r"^\{", text, re.MULTILINE)  # a login shell may have written lines before it
     try:
         return _board_of(json.loads(text[start.start() :] if start else ""), link)
@@ -143,11 +125,7 @@ _BASE_BYTES, _SPACE_FACTOR = 64 * 2**20, 4
 def remote_target(
     file: PipelineFile, found: RemoteBoard, board: str | None, mode: str | None, tensorrt: str | None
 ) -> BuildTarget:
-    """Return the build target that a pipeline and the options name; by default, the connected board.
-
-    Raises:
-        ConfigError: there is no such board, mode or release.
-    """
+    """Return the build target that a pipeline and the options name; by default, the connected board."""
     requested = board or file.config.board
     if requested in THIS_MACHINE and board is None:
         requested = found.name
@@ -158,18 +136,9 @@ def remote_target(
 
 
 def check_target(found: RemoteBoard, address: str, board: str, engines: Collection[str], tensorrt: str) -> None:
-    """Check that a bundle fits the connected board.
+    """Check that a bundle for a board, some engines and a TensorRT release fits the connected board.
 
-    Args:
-        found: connected board.
-        address: address of the connected board.
-        board: board that the bundle is for; ``host``: any machine.
-        engines: engines of the bundle.
-        tensorrt: TensorRT release that the bundle is for; empty for ``host``.
-
-    Raises:
-        ConfigError: the bundle is for another board or major release of TensorRT.
-        DeviceError: the board has no TensorRT.
+    Raises ConfigError for another board or major release of TensorRT, DeviceError where it has no TensorRT.
     """
     if board not in (HOST, found.name):
         what = "is not a Jetson" if found.name == HOST else f"is {found.name}"

@@ -24,13 +24,7 @@ from edgert.steps import Stopped
 
 @dataclass(frozen=True, slots=True)
 class RemoteBuilt(Built):
-    """The result of a remote build.
-
-    Attributes:
-        remote_board: board that compiled the engines.
-        engines: engines that run there now, by model.
-        waiting: compiled engines that cannot run there yet, by model.
-    """
+    """The result of a remote build: the board, and by model the engines that run there now or cannot run yet."""
 
     remote_board: RemoteBoard
     engines: Mapping[str, str]

@@ -28,14 +28,7 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True)
 class Retry:
-    """Retries of a lost connection.
-
-    Attributes:
-        on_progress: function called for every lost connection.
-        stop: event that ends the retries.
-        first_s, most_s: first and longest pause before a retry; each pause is twice the one before.
-        limit_s: total of successive pauses after which the error is raised.
-    """
+    """Retries of a lost connection, with pauses from ``first_s``, doubled up to ``most_s``, for ``limit_s``."""
 
     on_progress: OnProgress
     stop: threading.Event
@@ -46,12 +39,8 @@ class Retry:
     def run(self, attempt: Callable[[], Result], state: Callable[[], object]) -> Result:
         """Call ``attempt`` until the connection is not lost, and return its result.
 
-        Args:
-            attempt: function that is called again after each lost connection.
-            state: function that returns the attempt's progress; after progress, pauses are short again.
-
-        Raises:
-            LinkError: the failure is permanent or lasts too long, or ``stop`` is set.
+        After progress, shown by another ``state()``, pauses are short again. Raises LinkError for a failure that is
+        permanent or lasts too long.
         """
         seen, pause_s, waited_s = state(), self.first_s, 0.0
         while True:
@@ -84,12 +73,7 @@ class Transfer:
     _reported_s: float = 0.0
 
     def send(self, bundle: Path) -> str:
-        """Send a bundle unless the board has it, and return its SHA-256. Blocks until done.
-
-        Raises:
-            LinkError: the board cannot be reached.
-            ArtifactError: the board cannot store it.
-        """
+        """Send a bundle unless the board has it, and return its SHA-256. Blocks until done."""
         digest, size_bytes = digest_of_file(bundle), bundle.stat().st_size
         began = time.perf_counter()
         self._event("send", "started")
@@ -113,12 +97,7 @@ class Transfer:
             raise link_error(self.link.address, "the board did not confirm the bundle")
 
     def fetch(self, run: str, wanted: Member, path: Path) -> None:
-        """Fetch the result of a run into a new file. Blocks until done.
-
-        Raises:
-            LinkError: the board cannot be reached.
-            ArtifactError: the received content does not have the announced digest.
-        """
+        """Fetch the result of a run into a new file. Blocks until done. Raises ArtifactError: it was damaged."""
         began = time.perf_counter()
         self._event("fetch", "started")
         path.touch()
@@ -160,11 +139,7 @@ class Transfer:
 
 
 def pack_addition(before: Path, after: Path, path: Path) -> Member:
-    """Write the members that a bundle has, but its predecessor lacks, to an archive; return its size and digest.
-
-    Raises:
-        ArtifactError: a bundle is damaged, or the file cannot be written.
-    """
+    """Write the members that a bundle has, but its predecessor lacks, to an archive; return its size and digest."""
     with open_bundle(before) as old, open_bundle(after) as new:
         known = old.manifest.members
         content = {name: new.read(name) for name, member in new.manifest.members.items() if known.get(name) != member}
@@ -180,9 +155,7 @@ def pack_addition(before: Path, after: Path, path: Path) -> Member:
 def add_engines(before: Bundle, addition: Path, output: Path) -> tuple[Manifest, bool]:
     """Write the bundle with the additions; return its manifest, and whether it was written.
 
-    Raises:
-        ArtifactError: the addition is damaged, belongs to another bundle, or has more than the engines of one board; or
-            the bundle cannot be written.
+    Raises ArtifactError for an addition that is damaged or has more than the engines of one board.
     """
     with ZipContainer(addition) as archive:
         manifest = parse_manifest(archive.read(NAME), str(addition))
@@ -230,11 +203,7 @@ def is_abandoned(end: Mapping[str, Any]) -> bool:
 def result_member(end: Mapping[str, Any], error: Mapping[str, Any], address: str) -> Member:
     """Return the file to fetch, given the end that ``edgert job follow`` reports, and the compiler's error if any.
 
-    Raises:
-        EdgertError: the compiler, or packing its result, reported an error.
-        Stopped: the job was canceled.
-        ArtifactError: the board's disk is full.
-        BuildError: the job crashed, or its process was killed.
+    Raises the reported error, or one that says how the job ended.
     """
     code, log = end["code"], end["log"]
     if "result" in end:
@@ -262,14 +231,8 @@ def result_member(end: Mapping[str, Any], error: Mapping[str, Any], address: str
 class Watch:
     """A watched run, whose events are reported like those of this machine.
 
-    Attributes:
-        link: connection to the board.
-        run: name of the run.
-        joined: whether another build started it, which is then the only one to cancel it.
-        retry: retries of a lost connection.
-        at: offset up to which its events were read.
-        error: error that the compiler reported; empty without one.
-        summary: last line of the compiler; empty before it.
+    Of a ``joined`` run, another build is the only one to cancel it. Events are read up to the offset ``at``. ``error``
+    is the compiler's; ``summary`` is its last line.
     """
 
     link: Link
@@ -284,9 +247,7 @@ class Watch:
     def to_end(self) -> Mapping[str, Any]:
         """Watch the run until it ends, and return the end that ``edgert job follow`` reports. Blocks until then.
 
-        Raises:
-            LinkError: the board cannot be reached; the job goes on.
-            Stopped: this build was stopped, and had joined another build's job.
+        Raises Stopped where this build was stopped, and had joined another build's job.
         """
         try:
             return self.retry.run(self._follow_once, lambda: self.at)

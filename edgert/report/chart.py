@@ -28,13 +28,9 @@ _CLOSE_PERCENT = 2.4  # distance below which marks may touch on a narrow page
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """One bar.
+    """One bar; a ``mark`` above it gives it the color of the worst, a ``rug`` is a dash below it.
 
-    Attributes:
-        value: height of the bar; None or NaN: not known; infinite: up to the top.
-        label: text on hovering.
-        mark: text above the bar, which then has the color of the worst.
-        rug: whether there is a dash below the bar.
+    A value of None or NaN is not known; an infinite one goes up to the top.
     """
 
     value: float | None
@@ -49,14 +45,7 @@ class Bar:
 
 
 def bar_chart(bars: Sequence[Bar], *, title: str, left: Show, right: Show) -> Markup:
-    """Return vertical bars in the order given, from zero.
-
-    Args:
-        bars: bars, of any number.
-        title: text for screen readers.
-        left: function that formats a grid value, for the left side.
-        right: function that formats a grid value, for the right side.
-    """
+    """Return vertical bars in the order given, from zero; ``left`` and ``right`` format the values of the grid."""
     if not bars:
         return Markup("")
     plot = Plot(Scale(0, len(bars)), svg.scale_of(bar.value for bar in bars), _BARS_TOP_PX, _BARS_FOOT_PX)
@@ -121,10 +110,7 @@ class Interval:
 def interval_chart(intervals: Sequence[Interval], *, title: str, show: Show) -> Markup:
     """Return values as dots with whiskers on one axis from zero, with their limits as vertical bars.
 
-    Args:
-        intervals: intervals of one unit; those with a value that is not finite are left out.
-        title: text for screen readers.
-        show: function that formats a number of the axis.
+    Values that are not finite are left out.
     """
     intervals = [one for one in intervals if math.isfinite(one.value)]
     if not intervals:
@@ -183,8 +169,7 @@ def histogram_chart(
         largest: largest value; the axis ends there, or at the largest marker.
         markers: labeled lines.
         title: text for screen readers and on hovering.
-        rows: number of label lines to keep space for, so that charts side by side have equal plots; at least one for
-            each marker.
+        rows: number of label lines to keep space for, so that charts side by side have equal plots.
     """
     end = max([largest, *(marker.value for marker in markers)]) * _ROOM
     if not len(counts) or not 0 < end < math.inf:
@@ -274,14 +259,9 @@ class Series:
 def series_chart(
     times_s: Sequence[float], lines: Sequence[Series], *, title: str, show: Show, limit: float | None = None
 ) -> Markup:
-    """Return a chart of at most :data:`LINES` lines, in the colors ``line0``, ``line1`` and so on.
+    """Return a chart of at most :data:`LINES` lines over rising times, in the colors ``line0``, ``line1`` and so on.
 
-    Args:
-        times_s: times in rising order, from 0 at the left.
-        lines: lines with a value at every time; a value that is not finite leaves a gap.
-        title: text for screen readers, which the range of each line follows.
-        show: function that formats a value.
-        limit: budget, drawn as a horizontal line; None: there is none.
+    Values that are not finite leave gaps. The budget ``limit`` is a horizontal line.
     """
     if not times_s:
         return Markup("")
@@ -316,13 +296,7 @@ HUES = 8
 
 @dataclass(frozen=True, slots=True)
 class Track:
-    """A row of a time line: the spans in which something worked.
-
-    Attributes:
-        label: text beside the row.
-        spans: (start, end) of the spans, by color.
-        titles: text on hovering, by color.
-    """
+    """A row of a time line: by color, the (start, end) of spans in which something worked, and text on hovering."""
 
     label: str
     spans: Mapping[int, Sequence[tuple[float, float]]]
@@ -342,15 +316,7 @@ class Steps:
 def timeline_chart(
     ends: tuple[float, float], tracks: Sequence[Track], steps: Sequence[Steps], *, title: str, show: Show
 ) -> Markup:
-    """Return rows of spans, then rows of numbers, on one time axis, which the page's script stretches.
-
-    Args:
-        ends: ends of the axis.
-        tracks: rows of spans.
-        steps: rows of numbers.
-        title: text for screen readers.
-        show: function that formats a time.
-    """
+    """Return rows of spans, then rows of numbers, on one time axis, which the page's script stretches."""
     if not (tracks or steps):
         return Markup("")
     room = _TRACK_PX + _TRACK_GAP_PX

@@ -24,13 +24,7 @@ Point = tuple[float, float]
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Positions in units of a box's space, from 0 at the top left.
-
-    Attributes:
-        places: position of every box.
-        routes: points that every line passes, from box to box.
-        width, height: size of the drawing.
-    """
+    """Positions of boxes, and of the points that lines pass, in units of a box's space, from 0 at the top left."""
 
     places: tuple[Point, ...]
     routes: tuple[tuple[Point, ...], ...]
@@ -144,15 +138,8 @@ _WIDTH_PX, _FEWEST_ROWS = 860, 8  # narrow drawings are folded into columns, as 
 class Box:
     """A box for a unit, or for a block of several units.
 
-    Attributes:
-        name: name, by which the page's search finds it.
-        label: text of its first line.
-        shares: fraction of its time, by accelerator (``gpu``, ``dla0``, ``cpu1`` …).
-        note: text of its second line.
-        detail: text on hovering.
-        heat: class of its color, 0 to 4.
-        group: number of its block; None: it has none.
-        is_block: whether it is a block.
+    ``shares`` are the fractions of its time by accelerator (``gpu``, ``dla0``, ``cpu1`` …). ``note`` is its second
+    line, ``detail`` its text on hovering, ``heat`` the class of its color, 0 to 4.
     """
 
     name: str
@@ -176,13 +163,7 @@ class Line:
 
 
 def network_image(boxes: Sequence[Box], lines: Sequence[Line], *, title: str) -> Markup:
-    """Return a network as an SVG image at full size, which the page's script zooms.
-
-    Args:
-        boxes: at least one box, each after its inputs.
-        lines: lines from boxes to later ones.
-        title: text for screen readers.
-    """
+    """Return a network as an SVG image at full size, which the page's script zooms; boxes come after their inputs."""
     layout = fold(arrange(len(boxes), [(line.start, line.end) for line in lines]), _WIDTH_PX / _ROOM_X)
     width, height = (round(rooms) + 2 * _MARGIN for rooms in (layout.width * _ROOM_X, layout.height * _ROOM_Y))
     drawn = [_line(line, route) for line, route in zip(lines, layout.routes, strict=True)]

@@ -30,13 +30,7 @@ class DlaPage:
 
 
 def render(survey: Survey, model: str, board: str) -> str:
-    """Return the page of a survey; equal surveys give equal text.
-
-    Args:
-        survey: verdicts on every node.
-        model: shown name of the model.
-        board: title of the board.
-    """
+    """Return the page of a survey of a model on a board; equal surveys give equal text."""
     words = [verdict_word(verdict) for verdict in survey.verdicts]
     shown = DlaPage(
         _obstacles(survey),

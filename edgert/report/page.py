@@ -31,15 +31,7 @@ VERDICTS = {"kept": ("✓", "good"), "close": ("≈", "doubt"), "unknown": ("?",
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One cell of a table.
-
-    Attributes:
-        text: text of the cell.
-        order: number to sort by; None: sort by text.
-        below: remark on a line below.
-        look: CSS classes of the text: ``good``, ``bad``, ``strong`` …
-        link: URL that the text links to.
-    """
+    """One cell of a table: its text, a number to sort by instead, a remark below, CSS classes, and a URL to link to."""
 
     text: str | int
     order: float | None = None
@@ -71,14 +63,8 @@ class Column:
 class Table:
     """A table.
 
-    Attributes:
-        caption: text for screen readers; it is not shown, because the heading has the same text.
-        columns: columns of equal length.
-        head: number of the column whose cells name the rows.
-        sortable: whether a click on a header sorts, where scripts may run.
-        stacked: whether every row is a block with its headers inside on narrow pages.
-        heading: heading above the table.
-        folded: text on which a click unfolds the table; empty: the table is open.
+    ``caption`` is for screen readers. Column ``head`` names the rows. If ``stacked``, every row is a block on narrow
+    pages. A click on the text ``folded`` unfolds the table; empty: it is open.
     """
 
     caption: str
@@ -110,13 +96,8 @@ class Table:
 class Chart:
     """A drawing with its caption.
 
-    Attributes:
-        drawn: SVG of the drawing.
-        caption: text above the drawing.
-        keys: legend: texts and the CSS classes of their colors.
-        about: text before the legend.
-        signs: second line of the caption.
-        remark: how to read the drawing, below it.
+    ``keys`` is the legend after ``about``: texts and the CSS classes of their colors. ``signs`` is the second line of
+    the caption; ``remark``, below the drawing, says how to read it.
     """
 
     drawn: Markup
@@ -129,14 +110,7 @@ class Chart:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """The content of a section, in this order: sentences, charts, tables.
-
-    Attributes:
-        lead: most important information.
-        absent: reason why there is no content.
-        caution: what limits the certainty of the content.
-        charts, tables: charts, and then tables, one below the other.
-    """
+    """The content of a section: sentences, charts, tables; or the reason why it is ``absent``."""
 
     lead: str = ""
     absent: str = ""
@@ -163,18 +137,7 @@ class Badge(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """The beginning of every page.
-
-    Attributes:
-        title: title of the window.
-        kicker: kind of page, above the headline.
-        name: name of the model or pipeline.
-        headline: result in one sentence.
-        badges: highlighted texts between kicker and headline.
-        cautions: what limits the certainty of the headline.
-        figures: numbers in large print.
-        advice: paragraphs below the figures.
-    """
+    """The beginning of every page, from ``kicker``, the kind of page, to ``advice``, paragraphs below figures."""
 
     title: str
     kicker: str
@@ -189,11 +152,7 @@ class Head:
 def render(template: str, head: Head, page: object, more: str = "") -> str:
     """Return a complete HTML document; equal pages give equal text.
 
-    Args:
-        template: file in ``templates`` that extends ``base.html.j2``.
-        head: beginning of the page.
-        page: contents of the page, for the template.
-        more: name of an additional style and script; empty: there are none.
+    The template extends ``base.html.j2``; ``more`` names an additional style and script.
     """
     found = environment().get_template(template)
     return found.render(head=head, page=page, **(_looks((f"{more}.css",), (f"{more}.js",)) if more else {}))

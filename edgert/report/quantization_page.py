@@ -174,13 +174,7 @@ _TENSOR_LEAD = (
 
 @dataclass(frozen=True, slots=True)
 class Card:
-    """The histogram of one tensor, or of several tensors with the same values.
-
-    Attributes:
-        names: names of the tensors; the first represents all.
-        drawn: SVG of the histogram; empty for a tensor that is always zero.
-        facts: line of facts.
-    """
+    """The histogram of one tensor, or of several with the same values; empty for one that is always zero."""
 
     names: tuple[str, ...]
     drawn: Markup

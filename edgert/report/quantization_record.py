@@ -66,12 +66,7 @@ class AccuracyRow:
 
 @dataclass(frozen=True, slots=True)
 class SpeedRow:
-    """The time of one inference.
-
-    Attributes:
-        precision: ``FP32``, ``FP16``, ``INT8``.
-        median_ms: median time of ``runs`` calls.
-    """
+    """The median time of one inference, over ``runs`` calls."""
 
     precision: str
     median_ms: float
@@ -132,13 +127,7 @@ class TensorRow:
 
 @dataclass(frozen=True, slots=True)
 class Correction:
-    """A change of weights that was made to recover accuracy.
-
-    Attributes:
-        kind: ``Cross-layer equalization``, ``Bias correction``, ``AdaRound``.
-        nodes: nodes whose weights changed.
-        effect: effect in words.
-    """
+    """A change of the weights of nodes that was made to recover accuracy."""
 
     kind: str
     nodes: tuple[str, ...]
@@ -147,12 +136,7 @@ class Correction:
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """A remark in the report.
-
-    Attributes:
-        text: one or a few lines.
-        level: ``warning`` for what the reader may act on; ``note`` for an explanation.
-    """
+    """A remark in the report: a ``warning`` is for what the reader may act on, a ``note`` explains."""
 
     text: str
     level: Literal["warning", "note"] = "warning"
@@ -160,19 +144,7 @@ class Note:
 
 @dataclass(frozen=True, slots=True)
 class Provenance:
-    """The origin of a result, by which it can be reproduced.
-
-    Attributes:
-        model: file name of the model.
-        digest: SHA-256 of the file.
-        images: number of calibration images.
-        source: origin of the calibration images, in words.
-        method: method of choosing thresholds.
-        command: command line.
-        versions: versions of packages, by name.
-        machine: machine on which the result was made.
-        made: date and time of the result.
-    """
+    """The origin of a result, by which it can be reproduced."""
 
     model: str
     digest: str = ""
@@ -224,14 +196,7 @@ class QuantizationReport:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The overall verdict; see :func:`judge`.
-
-    Attributes:
-        kept: whether every budget was kept; None without accuracy budgets.
-        sentence: result in one sentence.
-        cautions: what limits the certainty of the sentence.
-        figures: numbers in large print.
-    """
+    """The overall verdict; ``kept`` is None without accuracy budgets. See :func:`judge`."""
 
     kept: bool | None
     sentence: str

@@ -32,11 +32,9 @@ _WIDEST = 12  # maximum ratio that equal classes cover; outliers widen the first
 
 @dataclass(frozen=True, slots=True)
 class Heat:
-    """Classes of numbers, with edges of equal ratio.
+    """Classes of numbers, with edges of equal ratio: the least of each, coldest first, and the largest number.
 
-    Attributes:
-        edges: least number of each class, the coldest first; a single one where all numbers are about the same.
-        high: largest number.
+    There is a single class where all numbers are about the same.
     """
 
     edges: tuple[float, ...]
@@ -54,12 +52,7 @@ class Heat:
 
 
 def heat_of(values: Sequence[float], *, is_from_least: bool = False) -> Heat:
-    """Return classes for the numbers that are finite and above zero.
-
-    Args:
-        values: numbers.
-        is_from_least: whether outliers share the hottest class, not the coldest.
-    """
+    """Return classes for the finite numbers above zero; outliers share the coldest, or the hottest if asked to."""
     known = [value for value in values if 0 < value < math.inf]
     if not known:
         return Heat((0.0,), 0.0)
@@ -73,16 +66,10 @@ def heat_of(values: Sequence[float], *, is_from_least: bool = False) -> Heat:
 
 @dataclass(frozen=True, slots=True)
 class Dot:
-    """One dot.
+    """One dot above 0, with the ends of its error bars.
 
-    Attributes:
-        x, y: position, above 0; ``y`` is None where it is not known, which places the dot in a strip below the plot.
-        x_bar, y_bar: ends of the error bars; None: there is none.
-        label: text beside the dot; empty: none.
-        detail: text on hovering.
-        heat: class of its color.
-        mark: shape, a key of :data:`SIGNS`.
-        kind: ``chosen``, ``small`` (without bars) or empty.
+    Where ``y`` is None it is placed in a strip below the plot. ``mark`` is a key of :data:`SIGNS`; ``kind`` is
+    ``chosen``, ``small`` (without bars) or empty.
     """
 
     x: float
@@ -126,13 +113,8 @@ def scatter_chart(
 ) -> Markup:
     """Return dots, the best of them joined: down is better, and right is better.
 
-    Args:
-        dots: small ones are drawn first; those whose ``x`` is not finite or not above zero are left out.
-        title: text for screen readers.
-        names: of both axes.
-        show: writes a number of an axis.
-        limits: drawn across, or named at the edge that they are beyond; None: none.
-        strip: the words for dots whose ``y`` is not known.
+    Dots whose ``x`` is not finite or not above zero are left out. ``limits`` of both axes are drawn across, or named at
+    the edge that they are beyond. ``strip`` names the dots whose ``y`` is not known.
     """
     dots = [dot for dot in dots if 0 < dot.x < math.inf]
     if not dots:

@@ -45,11 +45,8 @@ def escaped(value: object) -> Markup:
 def element(name: str, /, *children: object, **attributes: object) -> Markup:
     """Return ``<text class="end">a &lt; b</text>`` for ``element("text", "a < b", class_="end")``.
 
-    Args:
-        name: name of the element.
-        children: content: text, which is escaped, or Markup. Without any, the element has no end tag.
-        attributes: attributes by name, in which ``_`` becomes ``-``, but is removed at the end. None is left out;
-            floats have five digits.
+    Without children the element has no end tag. In attributes ``_`` becomes ``-``, but is removed at the end; None is
+    left out; floats have five digits.
     """
     written = "".join(
         f' {key.rstrip("_").replace("_", "-")}="{escaped(f"{value:.5g}" if isinstance(value, float) else value)}"'
@@ -103,9 +100,7 @@ class Scale:
 def scale_of(values: Iterable[float | None], *, room: float = 0.0) -> Scale:
     """Return a linear scale with zero and all known numbers up to 1e300.
 
-    Args:
-        values: numbers, of which any may be None, infinite or NaN.
-        room: free space beyond the outermost numbers, as a part of the scale.
+    Any may be None, infinite or NaN. ``room`` is free space beyond the outermost, as a part of the scale.
     """
     known = [0.0, *(value for value in values if value is not None and abs(value) <= _LARGEST)]
     low, high = min(known), max(known)
@@ -166,12 +161,9 @@ def stretched(top: float, height: float, box: tuple[float, float], *marks: objec
 
 
 def line(points: Iterable[Point | None], class_: str, box: float) -> Iterator[Markup]:
-    """Yield a path for every run of points between gaps; a single point is a short dash.
+    """Yield a path for every run of points between gaps (None); a single point is a short dash.
 
-    Args:
-        points: positions across and down, 0 to 1; None is a gap.
-        class_: CSS class of the color.
-        box: width and height of the box in which the line is drawn.
+    Points are 0 to 1 across and down, in a box of the size ``box``.
     """
     stretch: list[str] = []
     for point in [*points, None]:
@@ -185,13 +177,7 @@ def line(points: Iterable[Point | None], class_: str, box: float) -> Iterator[Ma
 
 @dataclass(frozen=True, slots=True)
 class Plot:
-    """The area of a chart between its axes.
-
-    Attributes:
-        x: scale from left to right.
-        y: scale from ``foot`` to ``top``.
-        top, foot: upper and lower end in pixels.
-    """
+    """The area of a chart between its axes, from ``top`` to ``foot`` in pixels."""
 
     x: Scale
     y: Scale
@@ -219,13 +205,6 @@ class Plot:
 
 
 def chart(kind: str, title: str, height: float, *marks: object) -> Markup:
-    """Return a complete chart.
-
-    Args:
-        kind: CSS classes of the chart.
-        title: text for screen readers and on hovering.
-        height: height in pixels.
-        marks: marks of the chart, the first in the background.
-    """
+    """Return a complete chart, ``height`` in pixels, with CSS classes ``kind``; the first mark is in the back."""
     head = element("title", title)
     return element("svg", head, *marks, class_=f"chart {kind}", role="img", height=height)

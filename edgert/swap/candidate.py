@@ -66,14 +66,7 @@ class Run(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A task whose stage is replaced by one of the new model.
-
-    Attributes:
-        task: name of the task.
-        stage: name of the stage in the pipeline file.
-        new: stage of the new model.
-        reads: where the new stage reads pixels.
-    """
+    """A task whose stage is replaced by one of the new model, and where that stage reads pixels."""
 
     task: str
     stage: str
@@ -83,13 +76,7 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class NewModel:
-    """The file of a new model, which was read and checked.
-
-    Attributes:
-        file: pipeline with this model.
-        digest: digest of the model.
-        shapes: shapes of its dynamic inputs.
-    """
+    """A pipeline with a new model, which was read and checked, its digest, and the shapes of its dynamic inputs."""
 
     file: PipelineFile
     digest: str
@@ -98,12 +85,7 @@ class NewModel:
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A loaded new model.
-
-    Attributes:
-        models: its engine, inference slots and decoders.
-        places: tasks whose stages it replaces.
-    """
+    """A loaded new model, and the tasks whose stages it replaces."""
 
     models: Models
     places: tuple[Place, ...]
@@ -120,11 +102,7 @@ def with_model_file(file: PipelineFile, name: str, onnx: Path) -> PipelineFile:
 
 
 def check_swap(run: Run, name: str, onnx: Path, terms: Terms) -> NewModel:
-    """Check whether a model can be swapped, which reads the new model's file.
-
-    Raises:
-        EdgertError: the model cannot be swapped, or not for this file.
-    """
+    """Check whether a model can be swapped for a file, which is read. Raises EdgertError: it cannot."""
     terms.check()
     file, what = run.file, f"model {name!r} cannot be swapped"
     config = file.config
@@ -184,8 +162,7 @@ def _check_inputs(engine: Any, new: Model) -> None:
 def load_candidate(run: Run, name: str, new: NewModel, cancel: threading.Event) -> Candidate | None:
     """Try the new model in a child process, then load and warm it beside the old one; return None where canceled.
 
-    Raises:
-        EdgertError: the model cannot be run, there is too little memory, or it cannot replace the old one.
+    Raises EdgertError where it cannot be run, does not fit into memory, or cannot replace the old one.
     """
     assembly, file = run.assembly, new.file
     engine = assembly.engines[name]

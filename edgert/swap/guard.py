@@ -33,7 +33,6 @@ class Guard:
         allowed_s: longest time of a run of the new model.
 
     Attributes:
-        active: stage of the model that runs.
         reason: why the old model runs again; empty while the new one does.
         since_s: start of the current call of the new model, by the monotonic clock; 0 outside of a call.
         on_fault: function that is called when the guard goes back to the old model.

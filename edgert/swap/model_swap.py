@@ -41,18 +41,13 @@ class State:
     """State of a swap.
 
     Attributes:
-        model: name of the model.
-        path: path of the new model.
         digests: first characters of the digests of the new and the old model.
-        terms: conditions of the swap.
         phase: phase, see the diagram above.
         frames: number of compared frames.
-        agreement: agreement on them.
         every: the shadow ran on every n-th frame, on average.
         empty: number of frames on which neither model found anything.
         waits: why the shadow runs on no frame now.
         run_ms: mean time of a run of the new model.
-        allowed_ms: longest allowed time of a run.
         until_s: time until which the old model is kept, in seconds since the epoch.
         reason: why the swap was refused or undone.
     """
@@ -92,16 +87,9 @@ class State:
 
 
 class ModelSwap:
-    """A swap of one model.
+    """A swap of one model. Raises EdgertError where it cannot be swapped; nothing has changed.
 
-    Args:
-        run: running pipeline; the caller of the constructor and of :meth:`back` holds its lock ``changing``.
-        name: name of the model.
-        path: path of the new ONNX file.
-        terms: conditions under which the new model takes over.
-
-    Raises:
-        EdgertError: the model cannot be swapped; nothing has changed.
+    The caller of the constructor and of :meth:`back` holds the run's lock ``changing``.
     """
 
     def __init__(self, run: Run, name: str, path: Path, terms: Terms) -> None:
@@ -165,11 +153,7 @@ class ModelSwap:
         return self._ended.wait(timeout_s)
 
     def back(self, reason: str) -> None:
-        """Switch back to the old model from the next batch on, or give up a swap that has not switched yet.
-
-        Raises:
-            StageError: the old model is no longer loaded.
-        """
+        """Switch back to the old model, or give up a swap that has not switched yet. Raises StageError: it is freed."""
         if self._state.phase not in ("loading", "shadow", "switched"):
             fix = f"edgert ctl swap {self._name} {self._paths[1]}"
             raise StageError("the old model is no longer loaded", why=f"the swap is {self._state.phase}", fix=fix)

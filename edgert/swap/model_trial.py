@@ -32,22 +32,10 @@ def measure_memory(
     room_bytes: int,
     cancel: threading.Event,
 ) -> int | None:
-    """Run a model a few times on ONNX Runtime in a child process, and measure its memory.
+    """Run a model a few times on ONNX Runtime in a child process; return its growth in bytes, None where canceled.
 
-    The compiled model stays in the cache, from which the run opens it without a pause for its frames.
-
-    Args:
-        path: path of the ONNX file.
-        shapes: shapes of dynamic inputs.
-        ops: files that register operators.
-        room_bytes: memory that the model may use; 0: no limit.
-        cancel: event that ends the trial.
-
-    Returns:
-        The growth of the process in bytes; None where it was canceled.
-
-    Raises:
-        EdgertError: the model cannot be run.
+    The compiled model stays in the cache, from which the run opens it without a pause for its frames. It may use
+    ``room_bytes`` of memory; 0: no limit. Raises EdgertError where it cannot be run.
     """
     request = {"path": str(path), "shapes": {name: list(shape) for name, shape in shapes.items()},
                "ops": [str(one) for one in ops], "room_bytes": room_bytes}  # fmt: skip

@@ -52,8 +52,6 @@ class ShadowResults:
 
     Attributes:
         values: agreement on each counted frame, in order.
-        times_s: time of each run of the new model.
-        empty: number of frames on which neither model found anything.
         seen: number of frames that were available.
         waits: why the shadow runs on no frame now; empty while it does.
         since_s: start of the current run, by the monotonic clock; 0 outside of a run.
@@ -70,8 +68,7 @@ class ShadowResults:
 def agreement_of(old: Record, new: Record) -> float | None:
     """Return the agreement of two records of one frame, as in ``edgert eval``; None where both are empty.
 
-    Raises:
-        ConfigError: the record is of a user's own kind, which cannot be compared.
+    Raises ConfigError for records of a user's own kind, which cannot be compared.
     """
     if isinstance(old, Crops) and isinstance(new, Crops):
         if len(old.records) != len(new.records):
@@ -93,18 +90,10 @@ def agreement_of_notes(old: Note, new: Note) -> float | None:
 
 
 class Pace:
-    """The time that a running pipeline leaves for another model. For use in one thread.
+    """The time that a running pipeline leaves for another model, for use in one thread.
 
-    Args:
-        file: running pipeline.
-        assembly: live objects of the pipeline.
-        tasks: tasks that run the old model.
-        every: every n-th frame is run.
-        rate_hz: recent rate of frames for the old model; 0 where unknown.
-        is_on_gpu: whether the model runs on a GPU, where the time of a task is not that of the model.
-
-    Attributes:
-        allowed_s: longest time of a run of the new model.
+    ``rate_hz`` is the recent rate of frames for the old model, 0 where unknown, of which every n-th is run. On a GPU,
+    the time of a task is not that of the model.
     """
 
     def __init__(
@@ -168,18 +157,8 @@ class Pace:
 class Shadow:
     """A model on trial beside a running one.
 
-    Args:
-        assembly: live objects of the running pipeline.
-        stages: name of the stage → stage of the new model, and where it reads pixels.
-        terms: conditions of the swap.
-        count_impossible: function that returns the number of the new model's impossible records so far.
-        pace: time that the pipeline leaves for the new model.
-        is_private: whether the report has no images.
-        cancel: event that ends the shadow.
-
-    Attributes:
-        results: agreements, times and counts so far.
-        disagreements: frames with the least agreement, the worst first.
+    ``stages`` has the new model's stages by name, with where each reads pixels. If ``is_private``, the report has no
+    images. ``disagreements`` are the frames with the least agreement, the worst first.
     """
 
     def __init__(
@@ -203,8 +182,7 @@ class Shadow:
     def run(self) -> None:
         """Compare both models on as many frames as the terms demand.
 
-        Raises:
-            StageError: the new model fails, is too slow or cannot reach the agreement; or the pipeline ended.
+        Raises StageError where the new model fails, is too slow or cannot reach the agreement, or the pipeline ended.
         """
         names = list(self._stages)
         listener = Task("shadow of " + " and ".join(names), self._stages[names[0]][0])

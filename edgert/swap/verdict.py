@@ -54,12 +54,7 @@ class Terms:
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """Agreement of two models, 0 to 1.
-
-    Attributes:
-        mean: mean over the frames.
-        low: lower bound with a confidence of 95 %.
-    """
+    """Mean agreement of two models over frames, 0 to 1, and its lower bound with a confidence of 95 %."""
 
     mean: float
     low: float
@@ -100,13 +95,7 @@ def why_refused(values: Sequence[float], terms: Terms) -> str:
 
 
 def allowed_s(old_s: float, interval_s: float | None, latency_s: float | None) -> float:
-    """Return the longest allowed time of a run of the new model.
-
-    Args:
-        old_s: time of a run of the old model.
-        interval_s: time between frames, where cameras set the pace.
-        latency_s: time that a latency budget leaves for the model.
-    """
+    """Return the longest time of a new model's run, by the old one's, the time between frames and the latency left."""
     limits = [one for one in (interval_s, latency_s) if one is not None]
     return max(min(limits), _ALWAYS_ALLOWED * old_s) if limits else _UNPACED_ALLOWED * old_s
 
