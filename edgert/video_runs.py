@@ -11,20 +11,13 @@ from contextlib import closing, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from edgert import video_player
 from edgert.cluster import Cluster, LostWorkersError
 from edgert.config import PipelineFile, PipelineSource, load_pipeline
 from edgert.errors import ConfigError, DeviceError
 from edgert.files import digest_of_file
 from edgert.reporter import OnProgress
-from edgert.video_player import (
-    Player,
-    VideoResult,
-    WorkerState,
-    for_workers,
-    play_video,
-    stop_run,
-    with_threads_for,
-)
+from edgert.video_player import Player, VideoResult
 from edgert.videos import Journal, Video, files_read, videos_of
 
 if TYPE_CHECKING:
@@ -69,7 +62,7 @@ class VideoRuns:
         strict: bool = False,
     ) -> None:
         _check_jobs(file, jobs, dask, callbacks)
-        self.videos = videos_of(for_workers(file) if dask else with_threads_for(file, jobs))
+        self.videos = videos_of(video_player.for_workers(file) if dask else video_player.with_threads_for(file, jobs))
         self._file, self._environment, self._jobs, self._dask = file, environment, jobs, dask
         self._callbacks, self._on_progress, self._strict = callbacks, on_progress, strict
         self.journal = Journal(file, self.videos)
@@ -179,7 +172,9 @@ class VideoRuns:
         run, playing = uuid.uuid4().hex, dict[Any, Video]()
         with closing(Cluster(self._dask)) as cluster:
             digests = {path: digest_of_file(path) for path in files_read(self._file)}
-            state = cluster.submit(WorkerState, run, self._strict, digests, self.journal.lock_path, cluster.jobs())
+            state = cluster.submit(
+                video_player.WorkerState, run, self._strict, digests, self.journal.lock_path, cluster.jobs()
+            )
             try:
                 while ((self._pending or self._suspects) and not self._stopping.is_set()) or playing:
                     self._submit_videos(cluster, state, playing)
@@ -189,7 +184,7 @@ class VideoRuns:
             finally:
                 cluster.cancel(list(playing))
                 with suppress(DeviceError):
-                    cluster.everywhere(stop_run, run, True)
+                    cluster.everywhere(video_player.stop_run, run, True)
                 for video in playing.values():
                     self.journal.undo(video)
 
@@ -203,7 +198,7 @@ class VideoRuns:
             self._pending.append(self._suspects.pop())
         while len(playing) < _TASKS_PER_THREAD * threads and (video := self._next()) is not None:
             self.journal.begin(video)
-            playing[cluster.submit(play_video, state, video)] = video
+            playing[cluster.submit(video_player.play_video, state, video)] = video
         if not playing:
             self._stopping.wait(_LOOK_S)
 
@@ -228,7 +223,7 @@ class VideoRuns:
         """Ask workers to stop their videos; return whether there is time left to wait for them."""
         if not self._end_s:
             self._end_s = time.monotonic() + _END_S
-        cluster.everywhere(stop_run, run)
+        cluster.everywhere(video_player.stop_run, run)
         return time.monotonic() < self._end_s
 
 

@@ -14,19 +14,8 @@ from urllib.error import URLError
 from urllib.request import Request, urlopen
 
 from edgert import limits
-from edgert.cli import terminal
-from edgert.cli.top_view import (
-    HISTORY_COLUMN,
-    History,
-    Row,
-    Snapshot,
-    clean_text,
-    format_number,
-    is_number,
-    last_minute_cells,
-    mapping_at,
-    row_style,
-)
+from edgert.cli import terminal, top_view
+from edgert.cli.top_view import History, Row, Snapshot, clean_text, mapping_at
 from edgert.control.client import NOT_EDGERT, add_token, unanswered
 from edgert.errors import EdgertError
 from edgert.runtime.health import unready_reasons
@@ -114,10 +103,10 @@ def _exceeded_budgets(stats: Mapping[str, Any]) -> Iterator[str]:
         mapping_at(mapping_at(stats, "recent"), "latency_ms").get("p99"),
         mapping_at(stats, "promised").get("latency"),
     )
-    if is_number(p99) and is_number(limit_s) and p99 > 1e3 * limit_s:
+    if top_view.is_number(p99) and top_view.is_number(limit_s) and p99 > 1e3 * limit_s:
         yield f"p99 {format_ms(p99)} of {format_ms(1e3 * limit_s)}"
     governor = mapping_at(mapping_at(stats, "budgets"), "governor")
-    if is_number(level := governor.get("level")) and level > 0:
+    if top_view.is_number(level := governor.get("level")) and level > 0:
         yield f"runs with {clean_text(governor.get('setting')) or 'less'}"
 
 
@@ -126,7 +115,7 @@ def worst_first(rows: Sequence[Row]) -> list[Row]:
 
     def place(row: Row) -> tuple[int, float, str]:
         dropped = mapping_at(mapping_at(row.get("stats") or {}, "recent"), "dropped").values()
-        return judge_board(row)[0], -sum(filter(is_number, dropped)), row["at"]
+        return judge_board(row)[0], -sum(filter(top_view.is_number, dropped)), row["at"]
 
     return sorted(rows, key=place)
 
@@ -138,14 +127,14 @@ def board_table(rows: Sequence[Row], width: int, history: History | None = None,
         badness, state = judge_board(row)
         counts[badness] += 1
         stats = row.get("stats") or {}
-        fps, dropped, _, p99 = last_minute_cells(mapping_at(stats, "recent")) if stats else ("",) * 4
+        fps, dropped, _, p99 = top_view.last_minute_cells(mapping_at(stats, "recent")) if stats else ("",) * 4
         address = clean_text(row["at"]).removeprefix("http://")
         cells = [address, clean_text(stats.get("name")), fps, dropped, p99, _cameras_up(stats) if stats else "", state]
         cells += [] if history is None else [history.of(row)]
-        shown.append(terminal.Row(cells, row_style(_STYLES[badness], row, chosen)))
+        shown.append(terminal.Row(cells, top_view.row_style(_STYLES[badness], row, chosen)))
     words = ("silent", "failing", "strained", "well")
     counted = ", ".join(f"{count} {word}" for count, word in zip(counts, words, strict=True) if count)
-    columns = _BOARD_COLUMNS if history is None else (*_BOARD_COLUMNS, HISTORY_COLUMN)
+    columns = _BOARD_COLUMNS if history is None else (*_BOARD_COLUMNS, top_view.HISTORY_COLUMN)
     return terminal.table(
         columns, shown, width=width, title=f"{len(rows)} board{'s' if len(rows) > 1 else ''}: {counted}; last minute"
     )
@@ -155,7 +144,7 @@ def _cameras_up(stats: Mapping[str, Any]) -> str:
     """Return ``3/4``: how many of the cameras that can go down are up; empty without such cameras."""
     stages = (one for one in mapping_at(stats, "stages").values() if isinstance(one, dict))
     ups = [up for one in stages if isinstance(up := mapping_at(one, "source").get("up"), bool)]
-    return format_number(sum(ups), "{:.0f}") + f"/{len(ups)}" if ups else ""
+    return top_view.format_number(sum(ups), "{:.0f}") + f"/{len(ups)}" if ups else ""
 
 
 def watch_boards(

@@ -5,24 +5,16 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from edgert.cli import option, terminal
+from edgert.cli import option, terminal, top_view
 from edgert.cli.progress import show_waiting, stop_on_signal
-from edgert.cli.top_view import (
-    History,
-    Panel,
-    Row,
-    Snapshot,
-    camera_table,
-    is_number,
-    keyboard,
-    pipeline_table,
-    plain_number,
-)
+from edgert.cli.top_view import History, Row, Snapshot
 from edgert.errors import EXIT_ERROR, DeviceError
 from edgert.units import format_bytes
 
@@ -130,9 +122,6 @@ def top(
 
         edgert top --json - --once | jq '.pipelines[] | {name, fps: .stats.fps}'
     """
-    from contextlib import ExitStack
-    from functools import partial
-
     from rich.live import Live
 
     stopped, screen, have_answered = threading.Event(), terminal.console(), True
@@ -153,8 +142,8 @@ def top(
             draw = bool  # draws nothing: standard output has the lines of JSON
         elif screen.is_terminal and not once:
             live = stack.enter_context(Live(console=screen, auto_refresh=False, screen=True))
-            draw, read = partial(live.update, refresh=True), stack.enter_context(keyboard())
-        panel = Panel(draw, read, stopped, screen)
+            draw, read = partial(live.update, refresh=True), stack.enter_context(top_view.keyboard())
+        panel = top_view.Panel(draw, read, stopped, screen)
         for look in looks(every_s, stopped, screen, once):
             have_answered = look.have_answered
             write(look.data)
@@ -169,8 +158,6 @@ def _watch_machine(
     root: Path, every_s: float, stopped: threading.Event, screen: Console, once: bool
 ) -> Iterator[Snapshot]:
     """Yield snapshots of this machine until stopped; rates of the first one are those of ``every_s`` seconds."""
-    from functools import partial
-
     from edgert.meters.all import Meters
     from edgert.meters.energy import Energy
 
@@ -217,7 +204,7 @@ class Pipelines:
                 continue
             frames, seconds = row["stats"].get("frames_out"), row["stats"].get("seconds")
             row["fps_now"] = None  # at the first reading, or when no time has passed
-            if is_number(frames) and is_number(seconds):
+            if top_view.is_number(frames) and top_view.is_number(seconds):
                 self._before[key] = (frames, seconds)
                 then = before.get(key, self._before[key])
                 if seconds > then[1]:
@@ -241,8 +228,8 @@ def machine_view(
     """Return what the screen shows: pipelines, cameras, the machine's readings, and which cannot be read."""
     from rich.console import Group
 
-    cameras = camera_table(pipelines, width)
-    tables: list[RenderableType] = [pipeline_table(pipelines, width, history, chosen), ""]
+    cameras = top_view.camera_table(pipelines, width)
+    tables: list[RenderableType] = [top_view.pipeline_table(pipelines, width, history, chosen), ""]
     tables += [cameras, ""] if cameras else []
     readings = list(_sorted_readings(sample))
     title = f"power mode {sample.mode}" if sample.mode else "this machine"
@@ -282,4 +269,4 @@ def format_reading(reading: Reading) -> str:
     if reading.unit in _UNIT_FORMATS:
         form, scale = _UNIT_FORMATS[reading.unit]
         return form.format(reading.value * scale)
-    return f"{plain_number(reading.value)} {reading.unit}".rstrip()
+    return f"{top_view.plain_number(reading.value)} {reading.unit}".rstrip()

@@ -87,11 +87,11 @@ def stop_on_signal(stop: Callable[[], None], *, is_last: bool = False) -> Iterat
 @contextmanager
 def counting_bar(console: Console, rate_of: str = "images") -> Iterator[Reporter]:
     """Yield a reporter that moves a bar with the rate of a noun, and prints notes; a new step starts the bar again."""
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress as Bars, TextColumn, TimeRemainingColumn
+    from rich import progress as rich
 
-    rate = TextColumn("{task.fields[rate]}", style="dim")
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), rate, TimeRemainingColumn())
-    with Bars(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+    name, rate = rich.TextColumn("{task.description}"), rich.TextColumn("{task.fields[rate]}", style="dim")
+    columns = (name, rich.BarColumn(), rich.MofNCompleteColumn(), rate, rich.TimeRemainingColumn())
+    with rich.Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
 
         def show(progress: Progress) -> None:
             name, done, total = progress.step, progress.done, progress.total
@@ -115,21 +115,14 @@ def planning_bar() -> Iterator[OnProgress]:
 
     Where standard error is not a terminal, a line names the first board.
     """
+    from rich import progress as rich
     from rich.markup import escape
-    from rich.progress import (
-        BarColumn,
-        Progress as Bars,
-        SpinnerColumn,
-        TextColumn,
-        TimeElapsedColumn,
-        TimeRemainingColumn,
-    )
 
     console = screen(stderr=True)
-    text = TextColumn("planning {task.description}")
-    times = (TimeElapsedColumn(), TextColumn("left:"), TimeRemainingColumn())
-    columns = (SpinnerColumn(), text, BarColumn(bar_width=20), *times)
-    with Bars(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+    text, left = rich.TextColumn("planning {task.description}"), rich.TextColumn("left:")
+    bar_column, times = rich.BarColumn(bar_width=20), (rich.TimeElapsedColumn(), left, rich.TimeRemainingColumn())
+    columns = (rich.SpinnerColumn(), text, bar_column, *times)
+    with rich.Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
 
         def show(progress: Progress) -> None:
             name = escape(progress.step)
@@ -198,12 +191,13 @@ def build_progress() -> Iterator[Reporter]:
 
     It prints a line for each finished step, and shows a bar for a step that counts.
     """
+    from rich import progress as rich
     from rich.markup import escape
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress as Bars, SpinnerColumn, TaskID, TextColumn
 
-    console, lock, tasks = screen(stderr=True), threading.Lock(), dict[tuple[str, str], TaskID]()
-    columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(bar_width=20), MofNCompleteColumn())
-    with Bars(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+    console, lock, tasks = screen(stderr=True), threading.Lock(), dict[tuple[str, str], rich.TaskID]()
+    text_column, bar_column = rich.TextColumn("{task.description}"), rich.BarColumn(bar_width=20)
+    columns = (rich.SpinnerColumn(), text_column, bar_column, rich.MofNCompleteColumn())
+    with rich.Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
 
         def show(event: Progress) -> None:
             key = (event.model, event.step)

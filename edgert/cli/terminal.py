@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from edgert.errors import EdgertError, printable
+from edgert.files import naming_write_errors, replace_text
 
 if TYPE_CHECKING:
     from rich.console import Console as Console
@@ -181,8 +182,6 @@ def write_json(data: object, path: Path | None) -> None:
     if is_stdout(path):
         typer.echo(text, nl=False)
         return
-    from edgert.files import replace_text
-
     replace_text(path, text)
 
 
@@ -196,8 +195,6 @@ def write_report(screen: Console, page: Callable[[], str], path: Path | None) ->
     """Write a page to a file atomically and name it on the screen; do nothing for None."""
     if path is None:
         return
-    from edgert.files import replace_text
-
     replace_text(path, page())
     screen.print(f"report written to {path}", markup=False)
 
@@ -211,8 +208,6 @@ def json_lines(path: Path | None) -> Iterator[Callable[[object], None]]:
     file, lock = None, threading.Lock()
     guard: Callable[[], AbstractContextManager[None]] = nullcontext
     if path is not None and not is_stdout(path):
-        from edgert.files import naming_write_errors
-
         guard = partial(naming_write_errors, path)
         with guard():
             path.parent.mkdir(parents=True, exist_ok=True)
