@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from edgert.cli import option, terminal
-from edgert.cli.terminal import NONE, UNKNOWN, Column, Row, console, facts as bold_facts, table, write_json
+from edgert.cli.terminal import NONE, UNKNOWN, Column, Row
 from edgert.units import format_bytes
 
 if TYPE_CHECKING:
@@ -73,10 +73,11 @@ def boards(
     """
     from edgert.board.record import board_file, boards as all_boards, data_sheet, find_board
 
-    screen, found = console(json), None
+    screen, found = terminal.console(json), None
     if name is None:
         option.refuse({"--sources": sources, "--yaml": yaml}, "name a board, too")
-        screen.print(table(_BOARD_COLUMNS, [Row(board_row(board)) for board in all_boards()], width=screen.width))
+        rows = [Row(board_row(board)) for board in all_boards()]
+        screen.print(terminal.table(_BOARD_COLUMNS, rows, width=screen.width))
         screen.print(f"[dim]{LEGEND} edgert boards NAME shows the power modes.[/]")
     else:
         found = find_board(name)
@@ -86,7 +87,7 @@ def boards(
         _show_board(screen, found)
         if sources:
             _show_sources(screen, found)
-    write_json([data_sheet(one) for one in all_boards()] if found is None else data_sheet(found), json)
+    terminal.write_json([data_sheet(one) for one in all_boards()] if found is None else data_sheet(found), json)
 
 
 def _show_board(console: Console, board: Board) -> None:
@@ -94,9 +95,9 @@ def _show_board(console: Console, board: Board) -> None:
     ranks = {"CPU cores @ MHz": 2, "GB/s": 1}
     columns = [Column(heading, rank=ranks.get(heading, 0)) for heading in mode_headings(board)]
     rows = [Row(mode_row(board, mode)) for mode in board.modes]
-    console.print(bold_facts(board_facts(board)))
+    console.print(terminal.facts(board_facts(board)))
     console.print()
-    console.print(table(columns, rows, width=console.width))
+    console.print(terminal.table(columns, rows, width=console.width))
     for line in (LEGEND, *mode_notes(board)):
         console.print(line, style="dim", markup=False)
 
@@ -111,7 +112,7 @@ def _show_sources(console: Console, board: Board) -> None:
         mark = cited.setdefault(origin.source, len(cited) + 1)
         rows.append(Row((number.key, _format_value(number.value), origin.confidence, str(mark), origin.note)))
     console.print()
-    console.print(table(_NUMBER_COLUMNS, rows, width=console.width))
+    console.print(terminal.table(_NUMBER_COLUMNS, rows, width=console.width))
     console.print()
     for source, mark in cited.items():
         console.print(f"{mark:>3} {source}", markup=False, soft_wrap=True)

@@ -1,33 +1,23 @@
 """``edgert run --dry-run``: the memory that a pipeline needs, and what power control may change. Nothing runs."""
 
-from __future__ import annotations
-
+from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import typer
 
+from edgert.assemble import memory
+from edgert.budget.control import PowerControl
+from edgert.budget.footprint import Footprint
+from edgert.bundle.bundle import is_bundle
+from edgert.cli.plan_command import parts_table
 from edgert.cli.progress import build_progress, on_first_call
 from edgert.cli.run_here import load_with_engines, open_pipeline
-from edgert.cli.terminal import Column, Row, console, is_stdout, table, write_json
+from edgert.cli.terminal import console, is_stdout, write_json
+from edgert.config import PipelineFile
+from edgert.planner.simulation import power_steps
 from edgert.units import format_bytes
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from rich.table import Table
-
-    from edgert.budget.footprint import Footprint, Part
-    from edgert.config import PipelineFile
-
-_PART_COLUMNS = (
-    Column("part"),
-    Column("on", rank=1),
-    Column("for", rank=2),
-    Column("memory", is_number=True),
-    Column("", wraps=True),
-)
 
 
 def plan_memory(
@@ -41,9 +31,6 @@ def plan_memory(
     signers: Path | None,
 ) -> None:
     """Show the memory plan, and what power control would change. Raises Exit where memory does not suffice."""
-    from edgert.assemble import memory
-    from edgert.bundle.bundle import is_bundle
-
     with ExitStack() as stack, on_first_call(build_progress, quiet) as on_progress:
         if is_bundle(path):
             file, bundle = open_pipeline(
@@ -78,21 +65,10 @@ def show_memory(plan: Footprint, *, to_stderr: bool = False) -> None:
     screen.print(verdict, style="green" if plan.fits else "red", markup=False)
 
 
-def parts_table(parts: Sequence[Part], width: int) -> Table:
-    """Return a table with a row for each part, and their sum."""
-    total_bytes = sum(part.size_bytes for part in parts)
-    rows = [Row((part.name, part.on, part.kind, format_bytes(part.size_bytes), part.note)) for part in parts]
-    rows.append(Row(("all", "", "", format_bytes(total_bytes), "predicted peak"), "bold"))
-    return table(_PART_COLUMNS, rows, width=width)
-
-
 def show_power_steps(
     file: PipelineFile, root: Path, *, is_placed: bool, to_stderr: bool = False
 ) -> list[dict[str, Any]]:
     """Print, and return as plain data, the clocks and power modes that a governor would choose among."""
-    from edgert.budget.control import PowerControl
-    from edgert.planner.simulation import power_steps
-
     found: list[dict[str, Any]] = []
     with PowerControl(dry_run=True, root=root) as control:
         steps = power_steps(file, control, is_placed=is_placed, root=root)

@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import typer
 
 from edgert.cli import option, terminal
-from edgert.cli.memory_plan import parts_table
 from edgert.cli.progress import on_first_call, planning_bar
 from edgert.errors import EXIT_INTERRUPTED
+from edgert.units import format_bytes
 
 if TYPE_CHECKING:
+    from edgert.budget.footprint import Part
     from edgert.config import PipelineFile
     from edgert.placement.plan_record import BoardPlan, ModelRow, Objective, Plan, Row
     from edgert.planner.many_cameras import CameraPlan
@@ -23,6 +24,13 @@ _SHOWN_REASONS = 6
 _LEAST_CHART, _MOST_CHART = 40, 110
 _HEATS = ("cyan", "green", "yellow", "magenta", "red")  # by p99, the shortest first
 _RANKS = {"memory": 1, "DLA": 2, "mJ/frame": 3}  # columns that a narrow terminal leaves out
+_PART_COLUMNS = (
+    terminal.Column("part"),
+    terminal.Column("on", rank=1),
+    terminal.Column("for", rank=2),
+    terminal.Column("memory", is_number=True),
+    terminal.Column("", wraps=True),
+)
 
 
 Cameras = Annotated[
@@ -244,6 +252,14 @@ def _show_board(console: terminal.Console, board: BoardPlan, points: Sequence[Po
         console.print(text, markup=False)
     for text in board.skipped:
         console.print(f"{text}: not planned", style="yellow", markup=False)
+
+
+def parts_table(parts: Sequence[Part], width: int) -> terminal.Table:
+    """Return a table with a row for each part, and their sum."""
+    total_bytes = sum(part.size_bytes for part in parts)
+    rows = [terminal.Row((part.name, part.on, part.kind, format_bytes(part.size_bytes), part.note)) for part in parts]
+    rows.append(terminal.Row(("all", "", "", format_bytes(total_bytes), "predicted peak"), "bold"))
+    return terminal.table(_PART_COLUMNS, rows, width=width)
 
 
 def _show_table(

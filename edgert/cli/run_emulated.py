@@ -1,20 +1,21 @@
 """``edgert run --as``: a pipeline runs on this machine as a board would run it."""
 
-from __future__ import annotations
-
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import typer
 
+from edgert.bundle.bundle import is_bundle
 from edgert.cli import option
 from edgert.cli.progress import first_time_bar, on_first_call, planning_bar
+from edgert.cli.run_here import has_videos
 from edgert.cli.run_view import View, run_with_view
 from edgert.cli.terminal import VERDICTS, console
+from edgert.config import load_pipeline
+from edgert.emulation import emulate
+from edgert.pipeline import pipeline_in
 from edgert.units import format_bytes
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
 
 _NOTICED_SLOWDOWN = 1.05  # times slower than the board
 
@@ -23,12 +24,6 @@ def run_emulated(
     path: Path, overrides: Sequence[str], view: View, board: str, mode: str | None, profiles: Sequence[Path]
 ) -> None:
     """Run a pipeline with the predicted speed and power of a board. Raises Exit where a stage was down at the end."""
-    from edgert.bundle.bundle import is_bundle
-    from edgert.cli.run_here import has_videos
-    from edgert.config import load_pipeline
-    from edgert.emulation import emulate
-    from edgert.pipeline import pipeline_in
-
     option.refuse({"--as": is_bundle(path)}, "it works with pipeline files only; a bundle already targets one board")
     file = load_pipeline(path, overrides)
     option.refuse({"--as": has_videos(file)}, "a board is emulated with one video: --set stages.NAME.source=FILE")

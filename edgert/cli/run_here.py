@@ -3,37 +3,35 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
 
-from edgert.cli import option
+from edgert.assemble import HERE, Environment, with_default_engines
+from edgert.bundle.bundle import is_bundle
+from edgert.cli import log, option
 from edgert.cli.progress import build_progress, counting_bar, first_time_bar, on_first_call, stop_on_signal
 from edgert.cli.run_view import View, run_with_view
 from edgert.cli.terminal import console, is_stdout, write_json
+from edgert.config import PipelineFile, SourceStage, load_pipeline
+from edgert.config.engine_choice import TENSORRT_DLA
 from edgert.errors import EXIT_INTERRUPTED, DeviceError, EdgertError, printable
+from edgert.pipeline import pipeline_in
 from edgert.reporter import OnProgress, Progress
+from edgert.stages.source.kinds import kind_of
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from edgert.assemble import Environment
     from edgert.compiler.unpack import Unpacked
-    from edgert.config import PipelineFile
     from edgert.video_player import VideoResult
-
 
 # Many videos: a bar, a line for each finished one, and at the end those that failed.
 
 
 def has_videos(file: PipelineFile) -> bool:
     """Return whether a pipeline plays videos one after another."""
-    from edgert.config import SourceStage
-    from edgert.stages.source.kinds import kind_of
-
     stages, folder = file.config.stages.values(), file.document.path.parent
     return any(isinstance(stage, SourceStage) and kind_of(stage.source, folder) == "videos" for stage in stages)
 
@@ -52,7 +50,6 @@ def play_videos(
 
     Raises Exit where a video is damaged or lacks results, or the run was interrupted.
     """
-    from edgert.cli import log
     from edgert.video_runs import VideoRuns
 
     screen = console(stderr=True)
@@ -154,8 +151,6 @@ def run_here(
 
     Raises Exit where a stage was down at the end, or a video is damaged.
     """
-    from edgert.pipeline import pipeline_in
-
     with ExitStack() as stack:
         with on_first_call(first_time_bar, view.quiet) as bar, on_first_call(build_progress, view.quiet) as on_progress:
             how = {"strict": strict, "quiet": view.quiet}
@@ -180,10 +175,6 @@ def run_here(
 
 def run_on_workers(path: Path, overrides: Sequence[str], view: View, *, strict: bool, dask: str) -> None:
     """Run the videos of a pipeline on the workers of a Dask cluster. Raises Exit where one is damaged."""
-    from edgert.assemble import HERE
-    from edgert.bundle.bundle import is_bundle
-    from edgert.config import load_pipeline
-
     option.refuse({"--dask": is_bundle(path)}, "a bundle has the engines of one board; give the pipeline file")
     file = load_pipeline(path.absolute(), overrides)
     option.refuse({"--dask": not has_videos(file)}, "it is for a videos: source")
@@ -206,9 +197,6 @@ def open_pipeline(
     A pipeline file that names the DLA becomes a bundle in the cache, because a DLA needs what only a build makes. The
     bundle is None where the pipeline file is run as it is.
     """
-    from edgert.bundle.bundle import is_bundle
-    from edgert.config.engine_choice import TENSORRT_DLA
-
     bundle: Unpacked | None
     if is_bundle(path):
         from edgert.bundle.signature import signers_here
@@ -233,9 +221,6 @@ def open_pipeline(
 
 def load_with_engines(path: Path, overrides: Sequence[str], *, quiet: bool) -> PipelineFile:
     """Return the pipeline of a file; where it names no engines, choose this machine's best ones and print them."""
-    from edgert.assemble import with_default_engines
-    from edgert.config import load_pipeline
-
     file, chosen = with_default_engines(load_pipeline(path, overrides))
     if chosen and not quiet:
         typer.echo(chosen, err=True)
@@ -276,8 +261,6 @@ def _make_environment(stack: ExitStack, file: PipelineFile, bundle: Unpacked | N
     Clocks that the governor changes are restored when the stack is left. Predictions are made only where the pipeline
     has fallback models.
     """
-    from edgert.assemble import Environment
-
     engines = bundle.engines if bundle else None
     has_fallback = any(model.degrade_to is not None for model in file.config.models.values())
     if not may_control and not has_fallback:

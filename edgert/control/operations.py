@@ -14,10 +14,8 @@ from edgert.config.stages import STAGE_VERBS
 from edgert.control import changing, model_changes, source_changes, trace_window
 from edgert.control.controlled import Controlled
 from edgert.control.live_keys import live_values
-from edgert.control.model_changes import KEEP_S, MIN_AGREEMENT, SHADOW
 from edgert.control.request import VERBS, Request, answer_to, parse_request, read_file
 from edgert.control.saving import save
-from edgert.control.source_changes import source_state
 from edgert.errors import EdgertError
 from edgert.runtime.worker import SHORT_TURNS
 from edgert.stages.source.live import redact
@@ -114,9 +112,9 @@ class Control:
         model: str,
         path: str | Path,
         *,
-        shadow: int = SHADOW,
-        min_agreement: float = MIN_AGREEMENT,
-        keep: float = KEEP_S,
+        shadow: int = model_changes.SHADOW,
+        min_agreement: float = model_changes.MIN_AGREEMENT,
+        keep: float = model_changes.KEEP_S,
     ) -> dict[str, Any]:
         """Begin to swap a model for another file; return the state of the swap, which :meth:`show` has from then on.
 
@@ -246,7 +244,7 @@ def _show(run: Controlled) -> dict[str, Any]:
         rates = recent.get("stages", {}).get(name, {})
         row = {"fps": rates.get("fps"), "frames": of.get("results_out"), "dropped": of.get("dropped")}
         if isinstance(stage, SourceStage):
-            sources[name] = {"state": source_state(run, name, of.get("source") or {}), **row}
+            sources[name] = {"state": source_changes.source_state(run, name, of.get("source") or {}), **row}
         else:
             kind = next(verb for verb in STAGE_VERBS if verb in type(stage).model_fields)
             stages[name] = {"kind": kind, "from": list(inputs_of(stage)), **row}

@@ -14,7 +14,6 @@ from edgert.board.detect import DEVICE_TREE
 from edgert.board.host import core_count, core_quota, read_text, swap_areas, system_memory
 from edgert.diagnosis.probe import Evidence, Finding
 from edgert.files import cache_folder, total_bytes
-from edgert.installation import checkout
 from edgert.meters.over_current import OverCurrent, listed
 from edgert.units import format_bytes
 
@@ -36,7 +35,7 @@ def edgert(evidence: Evidence) -> Finding:
     """Report the version and the location of edgert."""
     from edgert._version import __version__
 
-    root = checkout()
+    root = installation.checkout()
     place = f"{root} (checkout)" if root else f"{Path(__file__).resolve().parents[1]} (installed)"
     return Finding("edgert", "yes", f"{__version__}, {place}")
 

@@ -13,8 +13,7 @@ from types import SimpleNamespace
 
 from edgert._version import __version__
 from edgert.backend.base import EngineOptions
-from edgert.backend.tensorrt import BuildRequest
-from edgert.backend.tensorrt.build_request import GPU, Format
+from edgert.backend.tensorrt.build_request import GPU, BuildRequest, Format
 from edgert.backend.tensorrt.dialects import dialect_of
 from edgert.backend.tensorrt.library import Library, library_of, release_of
 from edgert.backend.tensorrt.trt_backend import static_request

@@ -16,7 +16,6 @@ from typing import Any
 from edgert import installation
 from edgert.errors import BuildError, DeviceError, ModelError, cause, nearest
 from edgert.importer import conversion_process as process
-from edgert.importer.conversion_process import Request
 from edgert.importer.torch_export import Call, export, inverted_inputs, reason_of, tensors
 from edgert.user_code import load_object
 
@@ -31,7 +30,7 @@ _SPREAD = 3.0
 """Standard deviation of their outputs, so that some boxes get high scores."""
 
 
-def named_model(torch: Any, request: Request) -> tuple[Any, tuple[Any, ...], bool]:
+def named_model(torch: Any, request: process.Request) -> tuple[Any, tuple[Any, ...], bool]:
     """Return a module, its example image, and whether torch.export is known to fail on it."""
     package, _, name = request.source.partition(":")
     try:
@@ -55,7 +54,7 @@ def named_model(torch: Any, request: Request) -> tuple[Any, tuple[Any, ...], boo
     return module, (torch.rand(1, 3, size[1], size[0]),), is_detector
 
 
-def _torchvision_model(library: Any, name: str, request: Request) -> tuple[Any, tuple[int, int], bool]:
+def _torchvision_model(library: Any, name: str, request: process.Request) -> tuple[Any, tuple[int, int], bool]:
     models = library.models
     folders = models, models.segmentation, models.detection
     _check_model_name(name, [one for folder in folders for one in models.list_models(module=folder)], request)
@@ -71,7 +70,7 @@ def _torchvision_model(library: Any, name: str, request: Request) -> tuple[Any, 
     return module, (size[0], size[1]), False
 
 
-def _find_weights(known: Any, request: Request) -> Any:
+def _find_weights(known: Any, request: process.Request) -> Any:
     """Return the entry in torchvision's list of weights; None for random weights."""
     if request.weights == RANDOM:
         return None
@@ -99,7 +98,7 @@ def _preset_size(preset: Any) -> tuple[int, int]:
     return int(found[-1]), int(found[0])
 
 
-def _timm_model(library: Any, name: str, request: Request) -> tuple[Any, tuple[int, int], bool]:
+def _timm_model(library: Any, name: str, request: process.Request) -> tuple[Any, tuple[int, int], bool]:
     _check_model_name(name, [*library.list_models(), *library.list_pretrained()], request)
     if request.weights not in ("DEFAULT", RANDOM):
         fix = f"DEFAULT or random; other weights are part of the name: timm:{name.partition('.')[0]}.TAG"
@@ -138,7 +137,7 @@ def _spread_scores(torch: Any, module: Any, image: Any) -> None:
         hook.remove()
 
 
-def _check_model_name(name: str, names: Sequence[str], request: Request) -> None:
+def _check_model_name(name: str, names: Sequence[str], request: process.Request) -> None:
     """Raise ModelError, with similar names, if a package has no such model."""
     if name in names:
         return
