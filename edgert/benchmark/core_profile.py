@@ -1,7 +1,5 @@
 """Profiles of models on the cores of this machine, with pinned threads, alone and with all other cores busy."""
 
-from __future__ import annotations
-
 import platform
 import statistics
 import threading
@@ -85,6 +83,15 @@ def _sum_ms(kernels: Sequence[Kernel]) -> float:
     return sum(kernel.time_ms for kernel in kernels)
 
 
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """Additional time of one cut, and number and size of the tensors that cross it."""
+
+    extra_ms: float
+    tensors: int
+    mib: float
+
+
 class _Bench:
     """Measurements of a model with engines of one thread."""
 
@@ -121,15 +128,6 @@ class _Bench:
             engine.close()
         crossed = set(parts[0].outputs).intersection(parts[1].inputs)
         return Cut(extra_ms, len(crossed), sum(tensor_bytes(graph, name) for name in crossed) / 2**20)
-
-
-@dataclass(frozen=True, slots=True)
-class Cut:
-    """Additional time of one cut, and number and size of the tensors that cross it."""
-
-    extra_ms: float
-    tensors: int
-    mib: float
 
 
 def fit(cuts: Sequence[Cut]) -> tuple[float, float]:

@@ -115,7 +115,7 @@ def run(
     elif as_board is not None:
         one = {"--jobs": jobs > 1, "--dask": dask, "--allow-power-control": allow_power_control}
         option.refuse(one, "it is for runs on this machine; --as emulates another board")
-        from edgert.cli.run_emulated import run_emulated
+        from edgert.cli.run_here import run_emulated
 
         run_emulated(path, keys, view, as_board, mode, profiles or ())
     elif dask:

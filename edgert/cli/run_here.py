@@ -1,9 +1,9 @@
-"""``edgert run`` on this machine: a pipeline file, a bundle, or many videos one after another."""
+"""``edgert run``: a pipeline file, a bundle, many videos one after another, or as another board would run it."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,16 +12,16 @@ import typer
 
 from edgert.assemble import HERE, Environment, with_default_engines
 from edgert.bundle.bundle import is_bundle
-from edgert.cli import log, option
-from edgert.cli.progress import build_progress, counting_bar, first_time_bar, on_first_call, stop_on_signal
+from edgert.cli import log, option, progress
 from edgert.cli.run_view import View, run_with_view
-from edgert.cli.terminal import console, is_stdout, write_json
+from edgert.cli.terminal import VERDICTS, console, is_stdout, write_json
 from edgert.config import PipelineFile, SourceStage, load_pipeline
 from edgert.config.engine_choice import TENSORRT_DLA
 from edgert.errors import EXIT_INTERRUPTED, DeviceError, EdgertError, printable
 from edgert.pipeline import pipeline_in
 from edgert.reporter import OnProgress, Progress
 from edgert.stages.source.kinds import kind_of
+from edgert.units import format_bytes
 
 if TYPE_CHECKING:
     from edgert.compiler.unpack import Unpacked
@@ -62,8 +62,8 @@ def play_videos(
     failed: EdgertError | None = None
     is_shown = not view.quiet and view.how in ("terminal", "text")
     with (
-        counting_bar(screen, "") if is_shown else nullcontext() as move,
-        stop_on_signal(runs.stop, is_last=True),
+        progress.counting_bar(screen, "") if is_shown else nullcontext() as move,
+        progress.stop_on_signal(runs.stop, is_last=True),
     ):
 
         def show(result: VideoResult, done: int, total: int) -> None:
@@ -152,7 +152,10 @@ def run_here(
     Raises Exit where a stage was down at the end, or a video is damaged.
     """
     with ExitStack() as stack:
-        with on_first_call(first_time_bar, view.quiet) as bar, on_first_call(build_progress, view.quiet) as on_progress:
+        with (
+            progress.on_first_call(progress.first_time_bar, view.quiet) as bar,
+            progress.on_first_call(progress.build_progress, view.quiet) as on_progress,
+        ):
             how = {"strict": strict, "quiet": view.quiet}
             file, bundle = open_pipeline(stack, path, overrides, on_progress, signers=signers, **how)
             videos = has_videos(file)
@@ -274,3 +277,47 @@ def _make_environment(stack: ExitStack, file: PipelineFile, bundle: Unpacked | N
         control = stack.enter_context(PowerControl(allow=True))
         power = power_steps(file, control, is_placed=bundle is not None)
     return Environment(engines=engines, power=power, predicted=levels_here(file) if has_fallback else ())
+
+
+# A run with the predicted times and power of a board.
+
+_NOTICED_SLOWDOWN = 1.05  # times slower than the board
+
+
+def run_emulated(
+    path: Path, overrides: Sequence[str], view: View, board: str, mode: str | None, profiles: Sequence[Path]
+) -> None:
+    """Run a pipeline with the predicted speed and power of a board. Raises Exit where a stage was down at the end."""
+    from edgert.emulation import emulate
+
+    option.refuse({"--as": is_bundle(path)}, "it works with pipeline files only; a bundle already targets one board")
+    file = load_pipeline(path, overrides)
+    option.refuse({"--as": has_videos(file)}, "a board is emulated with one video: --set stages.NAME.source=FILE")
+    with progress.on_first_call(progress.planning_bar, view.quiet) as bar:
+        place = emulate(file, board, mode, profiles=profiles, on_progress=bar)
+    typer.secho(place.environment.label, fg="yellow", err=True)
+    for note in place.notes:
+        typer.secho(f"note: {note}", err=True)
+    with progress.on_first_call(progress.first_time_bar, view.quiet) as bar:
+        pipe = pipeline_in(place.environment, place.file, on_progress=bar)
+    ended = run_with_view(pipe, view, report=place.report, label=place.environment.label, clock=place.environment.clock)
+    print_emulated(place.report(ended.summary))
+    ended.check()
+
+
+def print_emulated(report: Mapping[str, Any]) -> None:
+    """Print the report of :meth:`edgert.emulation.Emulation.report`.
+
+    It has the board's power, temperature and memory, whether they keep the budgets, and the slowdown of this machine.
+    """
+    screen, figures, degrees = console(stderr=True), report["figures"], report["temperature_c"]
+    watts, energy_mj = figures["power_w"], figures["energy_mj_per_frame"]
+    power = "" if watts is None or energy_mj is None else f": {watts:.1f} W, {energy_mj / 1e3:.3g} J a frame"
+    heat = ": power unknown" if degrees is None else f", {degrees:.0f} °C"
+    memory = format_bytes(figures["memory_bytes"])
+    screen.print(f"{report['simulated']}{power}{heat}, {memory} planned", style="yellow", markup=False)
+    screen.print(report["words"], style=VERDICTS[report["verdict"]], markup=False)
+    if report["slower"] > _NOTICED_SLOWDOWN:
+        what = f"this machine cannot emulate {figures['fps']:.3g} frames a second"
+        slowed = f"{what}: slowed down {report['slower']:.1f} times; all figures are in the board's time"
+        screen.print(slowed, style="yellow", markup=False)

@@ -9,9 +9,8 @@ from typing import Any, cast
 
 from edgert.config import PipelineConfig, PipelineFile
 from edgert.config.pipeline_file import changed_pipeline, replacement_pipeline
-from edgert.control.change_plan import Change, changes_between
+from edgert.control.change_plan import Change, changes_between, check_known, live_values, stages_with_every
 from edgert.control.controlled import Controlled, copy_data
-from edgert.control.live_keys import check_known, live_values, stages_with_every
 from edgert.errors import ConfigError, EdgertError, StageError
 from edgert.runtime import Source, Stage
 from edgert.runtime.recovery import describe_error

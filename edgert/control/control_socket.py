@@ -3,8 +3,6 @@
 Changes are made one at a time, each in its client's thread. No frame waits for them.
 """
 
-from __future__ import annotations
-
 import fcntl
 import logging
 import os

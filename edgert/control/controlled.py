@@ -7,8 +7,7 @@ from copy import deepcopy
 from typing import TYPE_CHECKING, Any, Protocol
 
 from edgert.clock import Clock
-from edgert.config import PipelineConfig, PipelineFile, SourceStage
-from edgert.errors import StageError, nearest
+from edgert.config import PipelineConfig, PipelineFile
 from edgert.swap.candidate import Run
 from edgert.tracing import ThreadEvents, Tracing
 
@@ -69,10 +68,3 @@ def copy_data(run: Controlled) -> dict[str, Any]:
     """Return a copy of a running pipeline's data."""
     data: dict[str, Any] = deepcopy(run.file.document.data)
     return data
-
-
-def check_source(run: Controlled, name: str) -> None:
-    """Check the name of a source. Raises StageError: there is no source of that name."""
-    known = [one for one, stage in run.file.config.stages.items() if isinstance(stage, SourceStage)]
-    if name not in known:
-        raise StageError(f"unknown source {name!r}{nearest(name, known)}", fix=f"sources: {', '.join(known)}")

@@ -11,9 +11,9 @@ from typing import Any
 from edgert.config import SourceStage
 from edgert.config.flow import inputs_of
 from edgert.config.stages import STAGE_VERBS
-from edgert.control import changing, model_changes, source_changes, trace_window
+from edgert.control import changing, trace_window, verbs
+from edgert.control.change_plan import live_values
 from edgert.control.controlled import Controlled
-from edgert.control.live_keys import live_values
 from edgert.control.request import VERBS, Request, answer_to, parse_request, read_file
 from edgert.control.saving import save
 from edgert.errors import EdgertError
@@ -112,9 +112,9 @@ class Control:
         model: str,
         path: str | Path,
         *,
-        shadow: int = model_changes.SHADOW,
-        min_agreement: float = model_changes.MIN_AGREEMENT,
-        keep: float = model_changes.KEEP_S,
+        shadow: int = verbs.SHADOW,
+        min_agreement: float = verbs.MIN_AGREEMENT,
+        keep: float = verbs.KEEP_S,
     ) -> dict[str, Any]:
         """Begin to swap a model for another file; return the state of the swap, which :meth:`show` has from then on.
 
@@ -244,7 +244,7 @@ def _show(run: Controlled) -> dict[str, Any]:
         rates = recent.get("stages", {}).get(name, {})
         row = {"fps": rates.get("fps"), "frames": of.get("results_out"), "dropped": of.get("dropped")}
         if isinstance(stage, SourceStage):
-            sources[name] = {"state": source_changes.source_state(run, name, of.get("source") or {}), **row}
+            sources[name] = {"state": verbs.source_state(run, name, of.get("source") or {}), **row}
         else:
             kind = next(verb for verb in STAGE_VERBS if verb in type(stage).model_fields)
             stages[name] = {"kind": kind, "from": list(inputs_of(stage)), **row}
@@ -258,13 +258,13 @@ _OPERATIONS: Mapping[str, Callable[..., dict[str, Any]]] = {
     "show": _show,
     "set": changing.set_keys,
     "apply": changing.apply_file,
-    "pause": source_changes.pause,
-    "resume": source_changes.resume,
-    "add": source_changes.add,
-    "remove": source_changes.remove,
+    "pause": verbs.pause,
+    "resume": verbs.resume,
+    "add": verbs.add,
+    "remove": verbs.remove,
     "save": save,
-    "swap": model_changes.swap,
-    "back": model_changes.back,
+    "swap": verbs.swap,
+    "back": verbs.back,
     "trace": trace_window.trace,
 }
 """Verb → function that performs it, given the run, the words of the request, and its options as keywords."""

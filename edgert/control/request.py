@@ -1,7 +1,5 @@
 """Requests to a running pipeline and their answers, as lines of JSON; and the table of all verbs."""
 
-from __future__ import annotations
-
 import json
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -67,7 +65,7 @@ class Request:
     options: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, verb: str, tokens: Iterable[str]) -> Request:
+    def of(cls, verb: str, tokens: Iterable[str]) -> "Request":
         """Parse and check a command line with options ``--name VALUE`` and ``--name=VALUE``. Raises ConfigError."""
         words, options, rest = [], dict[str, str](), iter(tokens)
         for token in rest:
@@ -111,7 +109,7 @@ class Request:
                 raise ConfigError(f"--{name}: cannot use {text!r}", why=str(error), fix=fix) from error
         return made
 
-    def with_texts(self) -> Request:
+    def with_texts(self) -> "Request":
         """Return the request with the path of each ``FILE`` replaced by its text. Raises ConfigError."""
         named = VERBS[self.verb].with_names(self.words)
         words = (read_file(Path(word)) if kind == "FILE" else word for word, kind in named)

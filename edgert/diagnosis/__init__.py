@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 from edgert.board import detect
-from edgert.diagnosis import accelerator, machine, time_of_day
+from edgert.diagnosis import accelerator, machine
 from edgert.diagnosis.probe import Answer, Evidence, Finding, State, ask_all, facts
 from edgert.errors import ConfigError, EdgertError
 from edgert.kinds import DECODERS, foreign, misnamed_decoders
@@ -43,7 +43,7 @@ PROBES: dict[str, Probe] = {
     "memory": machine.memory,
     "over-current": machine.over_current,
     "cache": machine.cache,
-    "clock": time_of_day.time_of_day,
+    "clock": machine.time_of_day,
     "ONNX Runtime": accelerator.onnx_runtime,
     "NVIDIA GPU": accelerator.gpu,
     "TensorRT": accelerator.tensorrt,

@@ -3,8 +3,6 @@
 ssh asks nothing on the terminal (``BatchMode``). It accepts no new host key, and no option changes the trusted hosts.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import select
@@ -132,27 +130,6 @@ _LONGEST_LINE = 1 << 24
 """Largest size of a line, and of a command's output: a board must not fill this machine's memory."""
 
 
-@dataclass(frozen=True, slots=True)
-class Link:
-    """Address of the board, as ssh takes it, and the words of the command that calls edgert there."""
-
-    address: str
-    program: tuple[str, ...] = ("edgert",)
-
-    def __post_init__(self) -> None:
-        if not self.address or self.address.startswith("-"):
-            raise ConfigError(f"{self.address!r} is not an address", where="--remote", fix="write user@host")
-
-    def call(self, *words: str) -> Call:
-        """Start edgert there with these words, and return the running command."""
-        return Call(self.address, [*self.program, *words])
-
-    def ask(self, *words: str, poll: Poll = bool) -> dict[str, Any]:
-        """Run edgert, and return its last line of JSON. Raises as :meth:`Call.lines`."""
-        with self.call(*words) as call:
-            return [{}, *call.lines(poll)][-1]
-
-
 class Call:
     """A running command on the board, as a context manager; leaving it ends ssh, but no job that the board started."""
 
@@ -175,7 +152,7 @@ class Call:
             what, fix = "ssh cannot be run on this machine", "sudo apt install openssh-client"
             raise DeviceError(what, why=str(error), fix=fix) from error
 
-    def __enter__(self) -> Call:
+    def __enter__(self) -> "Call":
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -265,6 +242,27 @@ class Call:
             ready, _, _ = select.select([self._process.stdout], [], [], _POLL_S)
             if ready:
                 return os.read(self._process.stdout.fileno(), CHUNK_BYTES)
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """Address of the board, as ssh takes it, and the words of the command that calls edgert there."""
+
+    address: str
+    program: tuple[str, ...] = ("edgert",)
+
+    def __post_init__(self) -> None:
+        if not self.address or self.address.startswith("-"):
+            raise ConfigError(f"{self.address!r} is not an address", where="--remote", fix="write user@host")
+
+    def call(self, *words: str) -> Call:
+        """Start edgert there with these words, and return the running command."""
+        return Call(self.address, [*self.program, *words])
+
+    def ask(self, *words: str, poll: Poll = bool) -> dict[str, Any]:
+        """Run edgert, and return its last line of JSON. Raises as :meth:`Call.lines`."""
+        with self.call(*words) as call:
+            return [{}, *call.lines(poll)][-1]
 
 
 def remote_error(address: str, plain: Mapping[str, Any]) -> EdgertError:

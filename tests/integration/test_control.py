@@ -22,8 +22,8 @@ import edgert
 from edgert import Pipeline, Result
 from edgert.config import SourceStage
 from edgert.control import operations
+from edgert.control.change_plan import live_values
 from edgert.control.client import send_request
-from edgert.control.live_keys import live_values
 from edgert.control.request import Request
 from edgert.errors import ConfigError, EdgertError, StageError
 from edgert.swap import candidate

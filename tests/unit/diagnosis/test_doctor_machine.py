@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from edgert._version import __version__
-from edgert.diagnosis import facts, machine, time_of_day
-from edgert.diagnosis.time_of_day import KernelClock, clock_finding, kernel_clock
+from edgert.diagnosis import facts, machine
+from edgert.diagnosis.machine import KernelClock, clock_finding, kernel_clock
 from tests.unit.board.tree import jetson, nvpmodel, write
 from tests.unit.diagnosis.evidence import NO_GPU, evidence
 
@@ -182,7 +182,7 @@ def test_who_keeps_the_clock(clock: KernelClock | None, daemons: dict[str, str],
 
 
 def test_daemons_and_hardware_clocks_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(time_of_day, "kernel_clock", lambda: KernelClock(True, 0.01))
+    monkeypatch.setattr(machine, "kernel_clock", lambda: KernelClock(True, 0.01))
     for file, text in {
         "proc/7/comm": "phc2sys\n",
         "proc/8/comm": "bash\n",
@@ -190,7 +190,7 @@ def test_daemons_and_hardware_clocks_are_found(tmp_path: Path, monkeypatch: pyte
     }.items():
         (tmp_path / file).parent.mkdir(parents=True)
         (tmp_path / file).write_text(text)
-    found = time_of_day.time_of_day(evidence(tmp_path))
+    found = machine.time_of_day(evidence(tmp_path))
     assert found.detail == "synchronized by PTP (phc2sys), to 0.01 ms at worst; PTP hardware clocks: ptp0 mgbe0"
 
 

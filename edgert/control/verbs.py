@@ -1,15 +1,19 @@
-"""Operations on the sources of a running pipeline: pause, resume, add, remove."""
+"""The verbs pause, resume, add and remove of a running pipeline's sources, and swap and back of its models."""
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from edgert.config import SourceStage
 from edgert.config.flow import inputs_of
 from edgert.config.pipeline_file import changed_pipeline
 from edgert.control.changing import changes_to, make_changes
-from edgert.control.controlled import Controlled, check_source, copy_data
-from edgert.errors import StageError
+from edgert.control.controlled import Controlled, copy_data
+from edgert.errors import StageError, nearest
 from edgert.stages.source.kinds import options_unused_by
+
+SHADOW, MIN_AGREEMENT, KEEP_S = 500, 0.97, 600.0
+"""Default number of shadow frames, least agreement, and seconds for which the old model is kept."""
 
 
 def pause(run: Controlled, name: str) -> dict[str, Any]:
@@ -28,7 +32,7 @@ def add(run: Controlled, name: str, source: str, like: str = "") -> dict[str, An
     if name in stages:
         raise StageError(f"stage {name!r} exists already", fix="give the source another name")
     like = like or next(one for one, stage in stages.items() if isinstance(stage, SourceStage))
-    check_source(run, like)
+    _check_source(run, like)
     data = copy_data(run)
     unused = options_unused_by(source, run.file.document.path.parent)  # such as loop: of a file, beside a camera
     common = {key: value for key, value in data["stages"][like].items() if key not in unused}
@@ -41,7 +45,7 @@ def add(run: Controlled, name: str, source: str, like: str = "") -> dict[str, An
 def remove(run: Controlled, name: str) -> dict[str, Any]:
     """Remove a source; see :meth:`Control.remove`."""
     stages = run.file.config.stages
-    check_source(run, name)
+    _check_source(run, name)
     if sum(isinstance(stage, SourceStage) for stage in stages.values()) == 1:
         why, fix = "a pipeline needs one", f"edgert ctl pause {name}; or stop the run"
         raise StageError(f"{name!r} is the last source", why=why, fix=fix)
@@ -79,6 +83,48 @@ def source_state(run: Controlled, name: str, stats: Mapping[str, Any]) -> str:
 
 
 def _set_paused(run: Controlled, name: str, *, is_paused: bool) -> dict[str, Any]:
-    check_source(run, name)
+    _check_source(run, name)
     run.assembly.ends[name].rate_limiter(run.clock).paused = is_paused
     return {"source": name, "state": source_state(run, name, {})}
+
+
+def _check_source(run: Controlled, name: str) -> None:
+    """Check the name of a source. Raises StageError: there is no source of that name."""
+    known = [one for one, stage in run.file.config.stages.items() if isinstance(stage, SourceStage)]
+    if name not in known:
+        raise StageError(f"unknown source {name!r}{nearest(name, known)}", fix=f"sources: {', '.join(known)}")
+
+
+def swap(
+    run: Controlled,
+    model: str,
+    path: str,
+    shadow: int = SHADOW,
+    min_agreement: float = MIN_AGREEMENT,
+    keep: float = KEEP_S,
+) -> dict[str, Any]:
+    """Begin to swap a model; see :meth:`Control.swap`."""
+    from edgert.swap.model_swap import ModelSwap  # imported for the first swap
+    from edgert.swap.swap_page import render_page
+    from edgert.swap.verdict import Terms
+
+    for name, other in run.swaps.items():
+        if not other.wait(0) and (name == model or other.state.phase != "switched"):
+            fix = f"wait until it has ended, or edgert ctl back {name}"
+            raise StageError("a swap is under way", why=f"model {name!r}: {other.state}", fix=fix)
+    made = ModelSwap(run, model, Path(path), Terms(shadow, min_agreement, keep))
+    made.start()
+    run.swaps[model] = made
+    run.assembly.hooks.swap_page = lambda: render_page(run.file.config.name, made.state, made.disagreements)
+    return made.state.to_json()
+
+
+def back(run: Controlled, model: str) -> dict[str, Any]:
+    """Switch back to the previous model; see :meth:`Control.back`."""
+    models = run.file.config.models
+    if model not in models:
+        raise StageError(f"unknown model {model!r}{nearest(model, models)}", fix=f"models: {', '.join(models)}")
+    if model not in run.swaps:
+        raise StageError(f"model {model!r} was not swapped", fix=f"edgert ctl swap {model} NEW.onnx")
+    run.swaps[model].back("edgert ctl back requested it")
+    return run.swaps[model].state.to_json()
