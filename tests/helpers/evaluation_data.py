@@ -46,7 +46,6 @@ def frame(image: U8) -> Frame:
 class Photo:
     """A photo and its true boxes: (N, 4) x1, y1, x2, y2 in pixels, and (N,) categories."""
 
-    key: int
     path: Path
     boxes: npt.NDArray[np.float64]
     categories: npt.NDArray[np.int64]
@@ -71,7 +70,7 @@ def photos(name: str, limit: int | None = None) -> list[Photo]:
         boxes = np.array([one["bbox"] for one in rows], np.float64).reshape(-1, 4)
         boxes[:, 2:] += boxes[:, :2]
         categories = np.array([one["category_id"] for one in rows], np.int64)
-        found.append(Photo(image["id"], data("images", name, image["file_name"]), boxes, categories))
+        found.append(Photo(data("images", name, image["file_name"]), boxes, categories))
     return found
 
 

@@ -23,6 +23,10 @@ RECIPES = {
     "fastestdet": ("detect fastestdet iou=0.6", "stretch area bgr std=255"),
     "squeezenet_fp32": ("classify softmax", "center_crop crop=0.875 bgr mean=104,117,123"),
     "mobilenet_v1_025_224": ("classify softmax", "center_crop crop=0.875 rgb mean=127.5 std=127.5"),
+    "mobilenet_v2_quant": (
+        "classify auto",
+        "center_crop crop=0.875 rgb mean=123.675,116.28,103.53 std=58.395,57.12,57.375",
+    ),
     "person_reid_retail_0288": ("embed l2", "stretch bgr"),
     "deeplab_v3_mnv2_05": ("segment argmax", "stretch rgb mean=127.5 std=127.5"),
 }
@@ -87,16 +91,17 @@ def test_agreement_without_labels(name: str) -> None:
     assert 0 <= worse.other < same.other
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(("name", "map50", "mean"), [("yolox_nano_416", 0.517, 0.362), ("nanodet_m_320", 0.450, 0.299)])
+@pytest.mark.parametrize(("name", "map50", "mean"), [("yolox_nano_416", 0.517, 0.362), ("nanodet_m_320", 0.474, 0.315)])
 def test_detectors_on_all_photos(name: str, map50: float, mean: float) -> None:
     found = judged(name, data("images", "coco_val.json"))
     assert found.values == {"map": pytest.approx(mean, abs=0.003), "map50": pytest.approx(map50, abs=0.003)}
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(("name", "top1"), [("squeezenet_fp32", 0.624), ("mobilenet_v1_025_224", 0.624)])
+@pytest.mark.parametrize(
+    ("name", "top1"), [("squeezenet_fp32", 0.624), ("mobilenet_v1_025_224", 0.624), ("mobilenet_v2_quant", 0.672)]
+)
 def test_classifiers_on_all_photos(name: str, top1: float) -> None:
-    """What the runtime's own stages give on these 250; on 1,000 the models have 0.619 and 0.596."""
+    """What the runtime's own stages give on these 250; on 1,000 the models have 0.619, 0.596 and 0.682. Releases of
+    ONNX Runtime round INT8 differently."""
     found = judged(name, data("images", "imagenet_labels.csv"))
-    assert found.images == 250 and found.values["top1"] == pytest.approx(top1, abs=0.005)
+    assert found.images == 250 and found.values["top1"] == pytest.approx(top1, abs=0.012 if "quant" in name else 0.005)

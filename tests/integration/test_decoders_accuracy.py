@@ -1,103 +1,18 @@
-"""Decoders on real models and photos: as accurate as the models are known to be.
+"""Decoders of other tasks than test_accuracy.py's on real models and photos: what they find is where it is."""
 
-What the evaluation data states is FP32 accuracy on images of the same kind, not these (128 of COCO val2017, 1,000 of
-ImageNet); the bounds here are it, or for the few images of the quick tests, a little below what they gave when the
-bound was set.
-"""
-
-import csv
 from itertools import islice
 
 import cv2
 import numpy as np
-import pytest
 
 from edgert.config import InputConfig
-from edgert.config.model_section import ClassifyTask, DetectTask, EmbedTask, SegmentTask
-from edgert.runtime.records import Classification, Detections, Embedding, Segmentation
+from edgert.config.model_section import DetectTask, EmbedTask, SegmentTask
+from edgert.runtime.records import Detections, Embedding, Segmentation
 from edgert.stages.decode.kinds import decoder_for
-from tests.helpers.coco import Precision, precision
-from tests.helpers.evaluation_data import Network, Photo, data, frame, photos, read
+from tests.helpers.evaluation_data import Network, Photo, frame, photos
 
 PERSON, VOC_PERSON = 0, 15
-CAFFE = InputConfig(resize="center_crop", crop=0.875, color="bgr", mean=(104, 117, 123))
-SIGNED = InputConfig(resize="center_crop", crop=0.875, mean=127.5, std=127.5)
 TORCH_MEAN, TORCH_STD = (123.675, 116.28, 103.53), (58.395, 57.12, 57.375)
-TORCH = InputConfig(resize="center_crop", crop=0.875, mean=TORCH_MEAN, std=TORCH_STD)
-
-DETECTORS = {
-    "yolox_nano_416": ("yolox", InputConfig(resize="letterbox", anchor="top_left", color="bgr")),
-    "nanodet_m_320": (
-        "nanodet",
-        InputConfig(
-            resize="letterbox", pad=0, color="bgr", mean=(103.53, 116.28, 123.675), std=(57.375, 57.12, 58.395)
-        ),
-    ),
-    "fastestdet": ("fastestdet", InputConfig(resize="stretch", interpolation="area", color="bgr", std=255)),
-}
-CLASSIFIERS = {"squeezenet_fp32": CAFFE, "mobilenet_v1_025_224": SIGNED, "mobilenet_v2_quant": TORCH}
-
-
-def coco_precision(model: str, limit: int | None = None) -> Precision:
-    name, config = DETECTORS[model]
-    network, decoder = Network(model, config), decoder_for(DetectTask(detect=name, score=0.01, iou=0.6, limit=100), ())
-    found: dict[int, Detections] = {
-        photo.key: decoder(*network.run(photo.image)) for photo in photos("coco_val", limit)
-    }
-    return precision(data("images", "coco_val.json"), found)
-
-
-@pytest.mark.parametrize(
-    ("model", "map50", "mean"),
-    [("yolox_nano_416", 0.59, 0.39), ("nanodet_m_320", 0.475, 0.30), ("fastestdet", 0.425, 0.26)],
-)
-def test_precision_on_sixteen_photos(model: str, map50: float, mean: float) -> None:
-    found = coco_precision(model, 16)
-    assert found.map50 >= map50 and found.map >= mean
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("model", "map50", "mean"),
-    [("yolox_nano_416", 0.493, 0.339), ("nanodet_m_320", 0.448, 0.288), ("fastestdet", 0.353, 0.190)],
-)
-def test_precision_on_all_photos(model: str, map50: float, mean: float) -> None:
-    """At least what is stated for the model."""
-    found = coco_precision(model)
-    assert found.map50 >= map50 and found.map >= mean
-
-
-def right_classes(model: str, step: int) -> float:
-    network, decoder = Network(model, CLASSIFIERS[model]), decoder_for(ClassifyTask(classify="auto"), ())
-    with data("images", "imagenet_labels.csv").open(newline="") as file:
-        rows = list(csv.DictReader(file))[::step]
-    right = 0
-    for row in rows:
-        record: Classification = decoder(*network.run(read(data("images", "imagenet", row["file"]))))
-        assert 0 < record.scores.sum() <= 1.001
-        right += int(record.classes[0]) == int(row["label_index"])
-    return right / len(rows)
-
-
-@pytest.mark.parametrize(("model", "top1"), [("squeezenet_fp32", 0.6), ("mobilenet_v1_025_224", 0.6)])
-def test_classes_of_fifty_photos(model: str, top1: float) -> None:
-    assert right_classes(model, 5) >= top1
-
-
-@pytest.mark.parametrize(
-    ("model", "top1"),
-    [
-        pytest.param("squeezenet_fp32", 0.619, marks=pytest.mark.slow),
-        pytest.param("mobilenet_v1_025_224", 0.596, marks=pytest.mark.slow),
-        ("mobilenet_v2_quant", 0.66),
-    ],
-)
-def test_classes_of_all_photos(model: str, top1: float) -> None:
-    """What is stated on 1,000 images; mobilenet_v2_quant, 0.682 there, gives 0.672 on these 250.
-
-    Releases of ONNX Runtime round INT8 differently, and of fifty images two are a coin's toss: of that one, all are
-    looked at every time."""
-    assert right_classes(model, 1) >= top1
 
 
 def with_people(limit: int) -> list[Photo]:
