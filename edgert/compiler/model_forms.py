@@ -132,7 +132,7 @@ def _engines_by_model(made: "Plan") -> dict[str, Any]:
                 "share": engine.share,
                 "accelerators": list(engine.accelerators),
                 "nodes": {node: where for unit, where in placed for node in unit.nodes},
-                "predicted": {"units_ms": units_ms, "latency_ms": model.latency_ms, "p99_ms": model.p99_ms},
+                "predicted": {"units_ms": units_ms, "latency_ms": model.latency_ms},
             }
             found[model.name].append(one)
     return found

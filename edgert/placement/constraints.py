@@ -1,4 +1,4 @@
-"""Limits on a placement of several networks, and its figures: engines, rates, power and memory."""
+"""Limits on a placement of several networks, and its figures: engines, rates and memory."""
 
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
@@ -8,8 +8,6 @@ from typing import Literal
 from edgert.placement.contention import MemoryDemand
 from edgert.placement.problem import Assignment, Network, names_accelerator
 from edgert.placement.run_load import Load, run_load, transitions_of
-from edgert.placement.schedule import Replica, Stream
-from edgert.placement.segment_engines import steps
 
 Objective = Literal["throughput", "latency", "energy"]
 
@@ -47,7 +45,6 @@ class PlacedNetwork:
         capacity_hz: maximum runs per second in this placement.
         fps: frames per second, capped at the requested rate.
         latency_ms: latency of one run of the slowest engine, alone on the board.
-        power_w: power that the network adds to the idle board's.
         loadables: accelerator → number of segments over all engines.
     """
 
@@ -56,7 +53,6 @@ class PlacedNetwork:
     capacity_hz: float
     fps: float
     latency_ms: float
-    power_w: float
     loadables: Mapping[str, int]
 
 
@@ -70,7 +66,6 @@ class Placement:
         value: value of the objective. It is the possible multiple of the requested rates, milliseconds, or millijoules
             per run with idle power. The latter two are summed over networks, weighted by their rates.
         gap: upper bound on the relative distance to the best value.
-        power_w: power of the board at ``fps``.
         utilization: accelerator → share of the time it is busy at ``fps``.
     """
 
@@ -78,7 +73,6 @@ class Placement:
     networks: tuple[PlacedNetwork, ...]
     value: float
     gap: float
-    power_w: float
     utilization: Mapping[str, float]
 
 
@@ -96,27 +90,20 @@ def placed_network(network: Network, engines: Sequence[tuple[Assignment, Load, f
         capacity_hz=capacity,
         fps=runs_hz * network.batch,
         latency_ms=max(engine.load.latency_ms for engine in sorted_engines),
-        power_w=runs_hz * sum(engine.weight * engine.load.energy_mj for engine in sorted_engines) / 1e3,
         loadables=sum((Counter(engine.load.segments) for engine in sorted_engines), Counter()),
     )
 
 
 def joint_placement(
-    objective: Objective,
-    networks: Sequence[Network],
-    placed: Sequence[PlacedNetwork],
-    limits: Limits,
-    value: float,
-    gap: float,
+    objective: Objective, networks: Sequence[Network], placed: Sequence[PlacedNetwork], value: float, gap: float
 ) -> Placement:
-    """Return the placement of all networks, with the power and utilization of the board."""
+    """Return the placement of all networks, with the utilization of the board."""
     busy: dict[str, float] = defaultdict(float)
     for network, one in zip(networks, placed, strict=True):
         for engine in one.engines:
             for name, busy_ms in engine.load.busy_ms.items():
                 busy[name] += one.fps / network.batch * engine.weight * busy_ms / 1e3
-    power_w = limits.static_w + sum(one.power_w for one in placed)
-    return Placement(objective, tuple(placed), value, gap, power_w, dict(busy))
+    return Placement(objective, tuple(placed), value, gap, dict(busy))
 
 
 def memory_demand(networks: Sequence[Network], placement: Placement) -> dict[str, MemoryDemand]:
@@ -135,30 +122,16 @@ def memory_demand(networks: Sequence[Network], placement: Placement) -> dict[str
     }
 
 
-def streams(networks: Sequence[Network], placement: Placement, *, saturated: bool = False) -> tuple[Stream, ...]:
-    """Return the placement's streams for a simulation, at the requested rates.
-
-    With ``saturated`` each stream runs as many frames as it can.
-    """
-    found = []
-    for index, (network, one) in enumerate(zip(networks, placement.networks, strict=True)):
-        replicas = tuple(Replica(steps(network, engine.assignment), engine.weight) for engine in one.engines)
-        start_ms = 1e3 / network.rate_hz * index / len(networks)
-        at_rate = Stream(network.name, replicas, network.rate_hz, start_ms=start_ms)
-        found.append(Stream(network.name, replicas) if saturated else at_rate)
-    return tuple(found)
-
-
 # Networks whose engines and shares of the frames the pipeline file states.
 
 
-def apply_given_shares(networks: Sequence[Network], found: Placement, limits: Limits) -> Placement:
+def apply_given_shares(networks: Sequence[Network], found: Placement) -> Placement:
     """Return the placement with each network on the engines of its ``shares``, where it has any."""
     if not any(network.shares for network in networks):
         return found
     pairs = zip(networks, found.networks, strict=True)
     placed = [_dispatched_network(network) if network.shares else one for network, one in pairs]
-    placement = joint_placement(found.objective, networks, placed, limits, found.value, found.gap)
+    placement = joint_placement(found.objective, networks, placed, found.value, found.gap)
     if found.objective != "throughput":
         return placement
     pairs = zip(networks, placement.networks, strict=True)

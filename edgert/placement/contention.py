@@ -1,4 +1,4 @@
-"""Contention of accelerators for one memory: the bandwidth that each gets, and placements that account for it.
+"""Contention of accelerators for one memory: the bandwidth that each gets, and the slower times that follow.
 
 A unit gets the bandwidth that others leave, but at least a floor. If it requests ``own``, and the others ``others``:
 min(own, max(total − slope · others, floor + share · own)). Its form follows the measurements of PCCS: Xu et al.,
@@ -6,16 +6,12 @@ min(own, max(total − slope · others, floor + share · own)). Its form follows
 https://doi.org/10.1145/3466752.3480101.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
-from typing import TypeVar
 
 from edgert.placement.problem import Cost, Network, with_costs
 
-T = TypeVar("T")
-
-_ROUNDS, _SETTLED = 5, 0.01
 _MAX_COMBINED = 6  # with more other accelerators than this, their mean traffic is used
 
 
@@ -83,38 +79,6 @@ def slowed_network(network: Network, demands: Mapping[str, MemoryDemand], conten
     return with_costs(network, lambda unit: {name: slowed_cost(name, cost) for name, cost in unit.costs.items()})
 
 
-def fixed_point(
-    networks: Sequence[Network],
-    contention: Contention,
-    solve: Callable[[Sequence[Network]], T],
-    demand_of: Callable[[T], Mapping[str, MemoryDemand]],
-    score: Callable[[T], float],
-) -> T:
-    """Return the best answer of repeated solving, each time with the memory traffic of the answer before.
-
-    The rounds end when the traffic hardly changes.
-
-    Args:
-        networks: networks with the times that units take alone on the board.
-        contention: coefficients of the memory.
-        solve: networks → answer.
-        demand_of: answer → memory traffic of every accelerator.
-        score: answer → simulated score; the answer with the highest score is returned.
-    """
-    current = tuple(networks)
-    before: Mapping[str, MemoryDemand] = {}
-    tried: list[tuple[float, T]] = []
-    for _ in range(_ROUNDS):
-        answer = solve(current)
-        tried.append((score(answer), answer))
-        demand = demand_of(answer)
-        if _traffic_change(before, demand) <= _SETTLED:
-            break
-        current = tuple(slowed_network(network, demand, contention) for network in networks)
-        before = demand
-    return max(tried, key=lambda one: one[0])[1]
-
-
 def _combined_traffic(others: Sequence[MemoryDemand]) -> list[tuple[float, float]]:
     """Return (probability, total bytes per second) for every combination of accelerators that run at once."""
     if len(others) > _MAX_COMBINED:
@@ -130,7 +94,7 @@ def _combined_traffic(others: Sequence[MemoryDemand]) -> list[tuple[float, float
     return combinations
 
 
-def _traffic_change(before: Mapping[str, MemoryDemand], after: Mapping[str, MemoryDemand]) -> float:
+def traffic_change(before: Mapping[str, MemoryDemand], after: Mapping[str, MemoryDemand]) -> float:
     """Return the largest change of an accelerator's mean traffic, as a share of the total."""
     total = sum(one.busy * one.bytes_s for one in after.values())
     if total <= 0:

@@ -89,7 +89,6 @@ class ModelRow:
         engines: engines of the model; more than one where frames are dispatched to several.
         rate_hz: requested frames per second.
         latency_ms: latency of one run alone on the board.
-        p50_ms, p99_ms: percentiles of the latency with everything else running.
         dla_share: share of its multiply-adds on the DLA, 0 to 1.
         loadables: DLA core → number of its 16 loadables that the model occupies.
         measured: measurements that the times are based on, in words; empty where there are none of this network.
@@ -100,8 +99,6 @@ class ModelRow:
     engines: tuple[EngineRow, ...]
     rate_hz: float
     latency_ms: float
-    p50_ms: float
-    p99_ms: float
     dla_share: float
     loadables: Mapping[str, int]
     measured: str = ""

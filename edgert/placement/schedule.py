@@ -1,19 +1,15 @@
-"""Simulated time: events, accelerators with queues and shared memory, and simulations of placements."""
+"""Simulated time: events, and accelerators with queues and shared memory."""
 
 from __future__ import annotations
 
 import heapq
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 
-import numpy as np
-
-from edgert.errors import PlacementError
 from edgert.placement.contention import Contention
 from edgert.placement.segment_engines import Step
-from edgert.policy import Dispatcher, ReorderBuffer
 
 Callback = Callable[[], object]
 """Function that an event calls."""
@@ -205,167 +201,3 @@ class Accelerators:
                 if running.speed:  # otherwise it has only just begun
                     server.catch_up()
                 running.resume(speed)
-
-
-# A placement is simulated event by event.
-#
-# Frames of a stream arrive at its rate and are dispatched to its replicas by weight. Every step waits for its
-# accelerator, in order of arrival, and is never interrupted. Accelerators that run at once slow one another down by
-# the contention model. Frames leave in the order they arrived. The same input gives the same output.
-
-_WARM_UP = 0.1  # share of the simulated time that is not counted
-
-
-@dataclass(frozen=True, slots=True)
-class Replica:
-    """An engine of a stream.
-
-    Attributes:
-        steps: steps of one frame, in order.
-        weight: share of the frames, relative to the other replicas.
-    """
-
-    steps: tuple[Step, ...]
-    weight: float = 1.0
-
-
-@dataclass(frozen=True, slots=True)
-class Stream:
-    """Frames for one network.
-
-    Attributes:
-        replicas: engines that frames are dispatched to.
-        rate_hz: arrivals per second; None if a frame arrives as soon as another leaves.
-        in_flight: maximum number of frames inside; further arrivals are dropped. None for no limit, or for two per
-            replica where ``rate_hz`` is None.
-        start_ms: time when the first frame arrives.
-    """
-
-    name: str
-    replicas: tuple[Replica, ...]
-    rate_hz: float | None = None
-    in_flight: int | None = None
-    start_ms: float = 0.0
-
-
-@dataclass(frozen=True, slots=True)
-class Flow:
-    """Result of one stream, without the warm-up.
-
-    Attributes:
-        fps: frames per second that left.
-        dropped: number of arrivals beyond ``in_flight``.
-        p50_ms, p99_ms: percentiles of the time from arrival until leaving in order; nan if no frame left.
-    """
-
-    name: str
-    fps: float
-    dropped: int
-    p50_ms: float
-    p99_ms: float
-
-
-@dataclass(frozen=True, slots=True)
-class SimulatedPlacement:
-    """Result of a simulation.
-
-    Attributes:
-        streams: results of the streams, in the order given.
-        utilization: accelerator → share of the time it was busy.
-    """
-
-    streams: tuple[Flow, ...]
-    utilization: Mapping[str, float]
-
-
-def play(streams: Sequence[Stream], duration_ms: float, contention: Contention | None = None) -> SimulatedPlacement:
-    """Simulate the streams for a duration, whose first tenth does not count.
-
-    Raises:
-        PlacementError: a stream has no replica with a weight above zero.
-    """
-    return _Simulation(streams, duration_ms, contention).run()
-
-
-@dataclass(slots=True)
-class _Frame:
-    line: _StreamState
-    index: int
-    arrived_ms: float
-    steps: tuple[Step, ...]
-    at: int = 0
-    then: Callback = lambda: None
-
-
-class _StreamState:
-    """State of a stream during a simulation; raises PlacementError without a replica of positive weight."""
-
-    __slots__ = ("dispatcher", "dropped", "inside", "left", "limit", "next_in", "reorder", "stream")
-
-    def __init__(self, stream: Stream) -> None:
-        if not any(replica.weight > 0 for replica in stream.replicas):
-            raise PlacementError(f"no engine of {stream.name} receives frames", fix="give one a weight above 0")
-        self.stream, self.limit = stream, stream.in_flight
-        if stream.in_flight is None and stream.rate_hz is None:
-            self.limit = 2 * len(stream.replicas)
-        self.dispatcher = Dispatcher([replica.weight for replica in stream.replicas])
-        self.reorder: ReorderBuffer[_Frame] = ReorderBuffer(self.dispatcher)
-        self.inside = self.next_in = self.dropped = 0
-        self.left: list[tuple[float, float]] = []
-
-    def flow(self, end_ms: float) -> Flow:
-        """Return the stream's result, without the warm-up."""
-        start = _WARM_UP * end_ms
-        latencies = np.array([latency for at, latency in self.left if at >= start])
-        fps = 1e3 * len(latencies) / (end_ms - start)
-        quantiles = np.percentile(latencies, (50, 99)) if len(latencies) else [float("nan")] * 2
-        return Flow(self.stream.name, fps, self.dropped, *map(float, quantiles))
-
-
-class _Simulation:
-    def __init__(self, streams: Sequence[Stream], duration_ms: float, contention: Contention | None) -> None:
-        self._end_ms = duration_ms
-        self._lines = [_StreamState(stream) for stream in streams]
-        self._time = Timeline()
-        self._accelerators = Accelerators(self._time, contention)
-
-    def run(self) -> SimulatedPlacement:
-        for line in self._lines:
-            for _ in range(1 if line.stream.rate_hz else line.limit or 1):
-                self._time.call_at(line.stream.start_ms, partial(self._arrive, line))
-        self._time.run(self._end_ms)
-        busy = {name: used.busy_ms / self._end_ms for name, used in self._accelerators.used().items()}
-        return SimulatedPlacement(tuple(line.flow(self._end_ms) for line in self._lines), busy)
-
-    def _arrive(self, line: _StreamState) -> None:
-        if line.stream.rate_hz:
-            count = line.next_in + line.dropped + 1
-            self._time.call_at(line.stream.start_ms + 1e3 * count / line.stream.rate_hz, partial(self._arrive, line))
-        if line.limit is not None and line.inside >= line.limit:
-            line.dropped += 1
-            return
-        replica = line.stream.replicas[line.dispatcher.branch(line.next_in, line.next_in)]
-        frame = _Frame(line, line.next_in, self._time.now_ms, replica.steps)
-        line.next_in += 1
-        line.inside += 1
-        frame.then = partial(self._advance, frame)
-        frame.then()
-
-    def _advance(self, frame: _Frame) -> None:
-        """Queue the frame's next step, or release the frame after its last step."""
-        if frame.at == len(frame.steps):
-            self._leave(frame)
-            return
-        step = frame.steps[frame.at]
-        frame.at += 1
-        self._accelerators.run(step, frame.then)
-
-    def _leave(self, frame: _Frame) -> None:
-        """Release finished frames in the order they arrived."""
-        line, now = frame.line, self._time.now_ms
-        line.reorder.add(frame.index, frame)
-        while (due := line.reorder.pop()) is not None:
-            line.left.append((now, now - due.arrived_ms))
-            line.inside -= 1
-            if line.stream.rate_hz is None:
-                self._time.call_at(now, partial(self._arrive, line))

@@ -1,21 +1,20 @@
 """Solver for the best placement of networks under limits: highest throughput, least latency, or least energy."""
 
-from collections.abc import Sequence
-from functools import partial
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 
 from edgert.errors import PlacementError
 from edgert.placement import constraints
 from edgert.placement.constraints import Limits, Objective, Placement, joint_placement, placed_network
-from edgert.placement.contention import Contention, fixed_point
+from edgert.placement.contention import Contention, MemoryDemand, slowed_network, traffic_change
 from edgert.placement.engine_selection import EngineSelector
 from edgert.placement.exact import Condition, cheapest_plain_placement, exact_placement, keeps_limits
 from edgert.placement.min_cut import cut
 from edgert.placement.problem import Cost, Network, Transition, apart, merged
-from edgert.placement.run_load import LATENCY, Price, accelerators, preferred_assignment, run_load
-from edgert.placement.schedule import play
+from edgert.placement.run_load import LATENCY, Price, accelerators, preferred_assignment, run_load, run_use
 from edgert.placement.throughput import Resources, best_mix
 
-_SIMULATED_MS, _SIMULATED_RUNS = 4000.0, 200  # longest simulated time, and runs of the slowest network that suffice
+_ROUNDS, _SETTLED = 5, 0.01  # solutions with contention, and the relative change of traffic at which they end
 
 
 def solve(
@@ -32,8 +31,7 @@ def solve(
     over the networks, weighted by their rates, with one engine each. Energy includes the idle board's during a run.
 
     With ``contention`` the problem is solved repeatedly, each time with the slower times that the answer before leads
-    to. The answer with the best simulated score is returned, with the slower times. A network with ``shares`` gets the
-    engines of its shares.
+    to. The best answer is returned, with the slower times. A network with ``shares`` gets the engines of its shares.
 
     Args:
         networks: networks to place.
@@ -51,31 +49,42 @@ def solve(
 
     def solve_slowed(slowed: Sequence[Network]) -> Placement:
         find = _maximize_rates if objective == "throughput" else _minimize_cost
-        return constraints.apply_given_shares(slowed, find(slowed, objective, limits, time_limit_s), limits)
+        return constraints.apply_given_shares(slowed, find(slowed, objective, limits, time_limit_s))
 
-    if contention is None:
-        return solve_slowed(networks)
-    score = partial(_simulated_score, networks, contention)
-    best: Placement = fixed_point(
-        networks, contention, solve_slowed, lambda answer: constraints.memory_demand(networks, answer), score
-    )
-    return best
+    return solve_slowed(networks) if contention is None else _solve_slowed(networks, contention, solve_slowed)
 
 
-def _simulated_score(networks: Sequence[Network], contention: Contention, placement: Placement) -> float:
-    """Return the score of a placement whose accelerators slow one another down, higher is better.
+def _solve_slowed(
+    networks: Sequence[Network], contention: Contention, solve: Callable[[Sequence[Network]], Placement]
+) -> Placement:
+    """Return the best of several answers, each with the memory traffic of the one before, until that hardly changes."""
+    slowed, tried = tuple(networks), list[tuple[float, Placement]]()
+    before: Mapping[str, MemoryDemand] = {}
+    for _ in range(_ROUNDS):
+        answer = solve(slowed)
+        demand = constraints.memory_demand(networks, answer)
+        slowed = tuple(slowed_network(network, demand, contention) for network in networks)
+        tried.append((_score(slowed, answer), answer))
+        if traffic_change(before, demand) <= _SETTLED:
+            break
+        before = demand
+    return max(tried, key=lambda one: one[0])[1]
 
-    It is the rate relative to the requested rate, or the negative latency or energy.
+
+def _score(slowed: Sequence[Network], placement: Placement) -> float:
+    """Return the score of a placement with the times that its own traffic leads to, higher is better.
+
+    It is the multiple of the requested rates, or the negative latency or energy.
     """
     if placement.objective == "energy":
         return -placement.value
-    is_throughput = placement.objective == "throughput"
-    slowest_hz = min(one.capacity_hz for one in placement.networks)
-    duration_ms = min(_SIMULATED_MS, 1e3 * _SIMULATED_RUNS / max(slowest_hz, 1e-9))
-    flows = play(constraints.streams(networks, placement, saturated=is_throughput), duration_ms, contention).streams
-    if not is_throughput:
-        return -sum(flow.p50_ms for flow in flows)
-    return min(flow.fps / network.rate_hz for network, flow in zip(networks, flows, strict=True))
+    busy_ms, latency_ms = Counter[str](), 0.0
+    for network, one in zip(slowed, placement.networks, strict=True):
+        runs = [(engine.weight, run_use(network, engine.assignment)) for engine in one.engines]
+        latency_ms += max(run.latency_ms for _, run in runs)
+        for weight, run in runs:
+            busy_ms.update({name: network.rate_hz * weight * one_ms for name, one_ms in run.busy_ms.items()})
+    return 1e3 / max(busy_ms.values()) if placement.objective == "throughput" else -latency_ms
 
 
 def _maximize_rates(
@@ -85,7 +94,7 @@ def _maximize_rates(
     mixed = best_mix(networks, resources)
     multiplier, engines = EngineSelector(networks, resources, limits, time_limit_s).select(mixed)
     each = [placed_network(network, own) for network, own in zip(networks, engines, strict=True)]
-    return joint_placement(objective, networks, each, limits, multiplier, max(0.0, 1 - multiplier / mixed.bound))
+    return joint_placement(objective, networks, each, multiplier, max(0.0, 1 - multiplier / mixed.bound))
 
 
 def _minimize_cost(networks: Sequence[Network], objective: Objective, limits: Limits, time_limit_s: float) -> Placement:
@@ -109,7 +118,7 @@ def _minimize_cost(networks: Sequence[Network], objective: Objective, limits: Li
         for network, one in zip(networks, apart(assignment, own), strict=True)
     ]
     gap = max(0.0, cost - found.bound) / max(cost, 1e-12)
-    return joint_placement(objective, networks, each, limits, cost, gap)
+    return joint_placement(objective, networks, each, cost, gap)
 
 
 # Dominated accelerators can be left out without loss.

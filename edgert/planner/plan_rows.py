@@ -17,12 +17,11 @@ from edgert.budget.footprint import Footprint, Part, shrunk
 from edgert.config import PipelineFile
 from edgert.errors import ConfigError, PlacementError
 from edgert.graph import load
-from edgert.placement.constraints import Limits, Placement, streams
-from edgert.placement.contention import MEASURED, Contention
+from edgert.placement.constraints import Limits, Placement
+from edgert.placement.contention import MEASURED
 from edgert.placement.plan_record import BoardPlan, EngineRow, ModelRow, Objective, Row
 from edgert.placement.problem import Assignment, Network, with_costs
 from edgert.placement.profile import Profile, network_of
-from edgert.placement.schedule import play
 from edgert.placement.solver import solve
 from edgert.planner.planned_model import restrict_to_section
 from edgert.planner.selection import Machine, judge_rows
@@ -30,9 +29,6 @@ from edgert.simulator import Platform
 from edgert.simulator.board_platform import played, static_graph
 from edgert.simulator.board_stages import BoardStages
 from edgert.simulator.design import Demand, check_demands, counterpart, demands, levels_of, with_fallbacks
-
-_SIMULATED_RUNS = 120  # runs of the model with the lowest rate, so that p99 is meaningful
-_IN_FLIGHT = 4  # frames of one model, waiting or running, beyond which a camera's frames are dropped
 
 Choice = tuple[str, tuple[Network, ...]]
 """Name of a placement, and networks with only the accelerators that it may use."""
@@ -83,7 +79,6 @@ class RowMaker:
         file: pipeline file.
         board, mode: names of the board and the power mode.
         machine_bytes: maximum memory for programs.
-        contention: contention of the accelerators for memory.
         parts: (file, networks, placement) → memory parts of engines and frames.
         macs: node → multiply-adds, for every model; empty without a DLA.
         stages: times of stages other than models; None if unknown.
@@ -93,7 +88,6 @@ class RowMaker:
     board: str
     mode: str
     machine_bytes: int
-    contention: Contention
     parts: Callable[[PipelineFile, Sequence[Network], Placement], Sequence[Part]]
     macs: Sequence[Mapping[str, int]] = ()
     stages: BoardStages | None = None
@@ -123,11 +117,8 @@ class RowMaker:
         return played(self.file, row, platform, self.stages)
 
     def _models(self, networks: Sequence[Network], placement: Placement) -> Iterator[ModelRow]:
-        rates_hz = [network.rate_hz for network in networks]
-        requested = [replace(one, in_flight=_IN_FLIGHT) for one in streams(networks, placement)]
-        flows = play(requested, 1e3 * _SIMULATED_RUNS / min(rates_hz), self.contention).streams
         macs = self.macs or [{}] * len(networks)
-        for network, one, flow, work in zip(networks, placement.networks, flows, macs, strict=True):
+        for network, one, work in zip(networks, placement.networks, macs, strict=True):
             engines = tuple(EngineRow(engine.assignment, engine.weight) for engine in one.engines)
             yield ModelRow(
                 name=network.name,
@@ -135,8 +126,6 @@ class RowMaker:
                 engines=engines,
                 rate_hz=network.rate_hz,
                 latency_ms=one.latency_ms,
-                p50_ms=flow.p50_ms,
-                p99_ms=flow.p99_ms,
                 dla_share=_dla_share(network, engines, work),
                 loadables={name: count for name, count in one.loadables.items() if is_dla(name)},
             )
@@ -293,7 +282,7 @@ def _host_rows(
     choices = [one, mixed] if len(cores) > 1 else [one]
     if any(network.shares for network in networks):
         choices = choices[-1:]  # the file dispatches frames to several cores
-    maker = RowMaker(file, HOST, "", system_memory().most_bytes, MEASURED, host_parts)
+    maker = RowMaker(file, HOST, "", system_memory().most_bytes, host_parts)
     for choice, placement in distinct_placements(choices, partial(_solve_on_cores, objective, cores)):
         row = maker.row(choice, placement, Platform(contention=MEASURED), lambda _: PROFILED_ERROR)
         yield replace(row, name=row.models[0].engines[0].accelerators[0]) if row.name != "mixed" else row

@@ -246,7 +246,7 @@ def _model(model: ModelRow, with_units: bool) -> dict[str, Any]:
                 }
                 for unit, accelerator in zip(model.network.units, engine.assignment, strict=True)
             ]
-    numbers = ("rate_hz", "latency_ms", "p50_ms", "p99_ms", "dla_share")
+    numbers = ("rate_hz", "latency_ms", "dla_share")
     return {
         "model": model.name,
         **{name: getattr(model, name) for name in numbers},

@@ -445,7 +445,6 @@ class _ModePlanner:
             planner.board.name,
             self._mode.name,
             planner.board.memory.most_bytes,
-            self._contention,
             board_parts,
             tuple(subject.macs for subject in planner.subjects),
             board_stages(planner.file, planner.board, self._mode, profiles=planner.shared),

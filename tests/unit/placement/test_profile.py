@@ -21,7 +21,6 @@ from edgert.placement.profile import (
     read_profile,
 )
 from edgert.placement.run_load import run_load
-from edgert.placement.schedule import Replica, Stream, play
 from edgert.placement.segment_engines import steps
 from tests.helpers import models
 
@@ -154,31 +153,9 @@ def test_solvers_and_schedules_count_a_cut_as_predictions_do() -> None:
     assert {step.accelerator: step.time_ms for step in steps(net, assignment)} == pytest.approx(expected)
 
 
-def played_fps(contention: float, **replicas: float) -> float:
-    """Frames per second of the whole model, dispatched to cores by weight, as many as go through."""
-    net = network_of(profile(contention), graph())
-    engines = tuple(Replica(steps(net, (core,) * 3), weight) for core, weight in replicas.items())
-    return play([Stream("m", engines, in_flight=8)], 40_000, MEASURED).streams[0].fps
-
-
-def test_company_slows_as_much_as_was_measured_and_only_while_it_is_there() -> None:
-    assert played_fps(1.5, cpu0=1) == pytest.approx(100, rel=0.01)
-    assert played_fps(1.0, cpu0=1, cpu1=1) == pytest.approx(200, rel=0.01)
-    assert played_fps(1.5, cpu0=1, cpu1=1) == pytest.approx(200 / 1.5, rel=0.01)
-    # Of three frames cpu0 runs two; cpu1 is done with its own after 15 ms, in which cpu0 did 10 of its 20.
-    assert played_fps(1.5, cpu0=2, cpu1=1) == pytest.approx(3e3 / (15 + 10), rel=0.01)
-
-
 @pytest.mark.parametrize("accelerators", [2, 3, 8])
 @pytest.mark.parametrize("contention", [1.0, 1.3, 2.5])
 def test_all_together_slow_one_another_as_much_as_was_measured(accelerators: int, contention: float) -> None:
     demand = requested_share(ModelTimes(10.0, 10.0 * contention, 9.5).contention, accelerators)
     assert MEASURED.slowdown(demand, 0.0) == 1.0
     assert MEASURED.slowdown(demand, (accelerators - 1) * demand) == pytest.approx(contention)
-
-
-def test_the_slower_part_of_a_split_sets_the_pace() -> None:
-    net = network_of(profile(), graph())
-    engine = Replica(steps(net, ("cpu0", "cpu0", "cpu1")))
-    flow = play([Stream("m", (engine,), in_flight=4)], 40_000, MEASURED).streams[0]
-    assert flow.fps == pytest.approx(1e3 / 8.65, rel=0.01)

@@ -124,7 +124,7 @@ def test_a_row_that_surely_keeps_its_budgets_comes_before_one_that_is_too_close_
 
 def test_of_energies_that_nobody_can_tell_apart_the_one_with_most_cores_then_fewest_engines_is_taken() -> None:
     engine = EngineRow(("gpu",), 1.0)
-    model = ModelRow("net", Network("net", (), (), "gpu", 30.0), (engine,), 30.0, 1.0, 1.0, 1.0, 0.0, {})
+    model = ModelRow("net", Network("net", (), (), "gpu", 30.0), (engine,), 30.0, 1.0, 0.0, {})
     few, many = replace(ROW, cores=4), replace(ROW, energy_mj=306.0, cores=8, models=(model,))
     several = replace(many, energy_mj=302.0, models=(replace(model, engines=(engine, engine)),))
     plan = judge_rows(BOARD, [few, several, many], BudgetConfig(), "energy")

@@ -26,7 +26,7 @@ def model(count: int, *, home: str = "gpu") -> ModelRow:
     )
     edges = tuple(Edge(f"t{n}", n, (n + 1,), transitions=BOTH, size_bytes=1024) for n in range(count - 1))
     engine = EngineRow(tuple("dla0" if n % 3 == 2 else "gpu" for n in range(count)), 1.0)
-    return ModelRow("net", Network("net", units, edges, home), (engine,), 30.0, 5.0, 5.0, 6.0, 0.5, {})
+    return ModelRow("net", Network("net", units, edges, home), (engine,), 30.0, 5.0, 0.5, {})
 
 
 def section(shown: ModelRow, *, is_whole: bool = True) -> str:
