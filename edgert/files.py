@@ -14,7 +14,7 @@ import uuid
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 from edgert.errors import ArtifactError, cause
 
@@ -152,32 +152,6 @@ def _digest(file: BinaryIO) -> str:
     while chunk := file.read(_CHUNK_BYTES):
         found.update(chunk)
     return found.hexdigest()
-
-
-# Exchange of two paths in one step, so that neither is ever missing.
-
-_AT_FDCWD = -100  # of linux/fcntl.h: relative paths are those of the current folder
-_RENAME_EXCHANGE = 2  # of linux/fs.h
-_NO_EXCHANGE = (errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP)
-"""Errors of renameat2 where the kernel or the file system has no exchange (man 2 renameat2)."""
-
-
-def exchange(one: Path, other: Path) -> bool:
-    """Exchange two files or folders of one file system; return False where the system cannot.
-
-    Raises:
-        OSError: one of them is missing, or may not be renamed.
-    """
-    rename: Any = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)  # of glibc 2.28 and later
-    if rename is None:
-        return False
-    rename.argtypes = (ctypes.c_int, ctypes.c_char_p, ctypes.c_int, ctypes.c_char_p, ctypes.c_uint)
-    if rename(_AT_FDCWD, os.fsencode(one), _AT_FDCWD, os.fsencode(other), _RENAME_EXCHANGE) == 0:
-        return True
-    number = ctypes.get_errno()
-    if number in _NO_EXCHANGE:
-        return False
-    raise OSError(number, os.strerror(number), str(one))
 
 
 # Files in memory.

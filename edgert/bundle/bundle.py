@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import glob
-import os
-import shutil
 import tempfile
 import time
 from collections.abc import Iterable, Iterator, Mapping
@@ -20,92 +18,22 @@ from edgert import limits
 from edgert.bundle.manifest import NAME, Manifest, check_contents, parse_manifest
 from edgert.bundle.signature import Signer, sign, verify
 from edgert.errors import ArtifactError, EdgertError, cause
-from edgert.files import exchange, naming_write_errors, replacing
-from edgert.zip_archive import ZipContainer, check_content, check_paths, pack
+from edgert.files import replacing
+from edgert.zip_archive import ZipContainer, check_content, pack
 
 SUFFIX = ".edgert"
 SIGNATURE = f"{NAME}.sig"
 """Member with the signature of the manifest, which does not list it."""
 _STALE_S = 3600.0
 """Age in seconds from which a partly written file counts as abandoned."""
-_PARTIAL_NAMES = ("[0-9a-f]" * 32, "[a-z0-9_]" * 8)
-"""Endings of the names of partly written files, and of folders."""
-
-
-class FolderContainer:
-    """Members that are plain files of a folder, for a look into a bundle during development.
-
-    Raises:
-        ArtifactError: the folder cannot be read, or contains a link or something else that is no plain file.
-    """
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        try:
-            self.sizes: Mapping[str, int] = _sizes(path)
-        except OSError as error:
-            raise ArtifactError(f"cannot read {str(path)!r}", why=cause(error)) from error
-        check_paths(self.sizes, str(path))
-
-    def read(self, path: str) -> bytes:
-        """Return the bytes of a member. Raises ArtifactError if it cannot be read."""
-        try:
-            return (self.path / path).read_bytes()
-        except OSError as error:
-            raise ArtifactError(f"cannot read {str(self.path / path)!r}", why=cause(error)) from error
-
-    def close(self) -> None:
-        """Do nothing, as no file is open."""
-
-
-def _sizes(root: Path) -> dict[str, int]:
-    sizes = {}
-    for folder, folders, files in os.walk(root):
-        for name in (*folders, *files):
-            path = Path(folder) / name
-            if path.is_symlink() or not (path.is_dir() or path.is_file()):
-                raise ArtifactError(
-                    f"{root} is no bundle of edgert's",
-                    why=f"{path.relative_to(root).as_posix()!r} is a link or no plain file",
-                    fix="name what edgert build wrote",
-                )
-            if path.is_file():
-                sizes[path.relative_to(root).as_posix()] = path.stat().st_size
-    return sizes
-
-
-def write_folder(path: Path, members: Mapping[str, bytes]) -> None:
-    """Write members as files. An existing folder is replaced only if it is a bundle, or empty.
-
-    A reader finds the old bundle or the new one, even if this process is killed. On the few file systems that cannot
-    exchange two folders, there is none for a moment.
-
-    Raises:
-        ArtifactError: the folder cannot be written, or the path exists and is no bundle.
-    """
-    check_paths(members)
-    if path.exists() and not (path.is_dir() and ((path / NAME).is_file() or not any(path.iterdir()))):
-        raise ArtifactError(f"cannot write {str(path)!r}", why="it exists and is no bundle", fix="name another folder")
-    with naming_write_errors(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.name}-") as name:
-            new = Path(name) / "new"
-            for member, content in members.items():
-                (new / member).parent.mkdir(parents=True, exist_ok=True)
-                (new / member).write_bytes(content)
-            if not path.exists() or not exchange(new, path):
-                if path.exists():
-                    path.rename(new.with_name("old"))
-                new.rename(path)
-
-
-_Container = ZipContainer | FolderContainer
+_PARTIAL_NAME = "[0-9a-f]" * 32
+"""Ending of the names of partly written files."""
 
 
 class Bundle:
     """An open bundle with intact members, as a context manager, created by :func:`open_bundle`."""
 
-    def __init__(self, container: _Container, manifest: Manifest) -> None:
+    def __init__(self, container: ZipContainer, manifest: Manifest) -> None:
         self._container, self.manifest = container, manifest
         self.signature = _signature(container)
 
@@ -117,7 +45,7 @@ class Bundle:
 
     @property
     def path(self) -> Path:
-        """Path of the file or the folder."""
+        """Path of the file."""
         return self._container.path
 
     def close(self) -> None:
@@ -179,8 +107,6 @@ class Bundle:
 
 def is_bundle(path: Path) -> bool:
     """Return whether a path seems to be a bundle, intact or damaged, and not a pipeline file."""
-    if path.is_dir():
-        return (path / NAME).is_file()
     if path.suffix == SUFFIX:
         return True
     try:
@@ -200,7 +126,7 @@ def open_bundle(path: str | Path) -> Bundle:
     file = Path(path)
     if not file.exists():
         raise ArtifactError(f"there is no bundle {str(file)!r}", fix="edgert build PIPELINE -o FILE creates one")
-    container: _Container = FolderContainer(file) if file.is_dir() else ZipContainer(file)
+    container = ZipContainer(file)
     try:
         return Bundle(container, _read_manifest(container))
     except BaseException:
@@ -208,7 +134,7 @@ def open_bundle(path: str | Path) -> Bundle:
         raise
 
 
-def _read_manifest(container: _Container) -> Manifest:
+def _read_manifest(container: ZipContainer) -> Manifest:
     """Return the manifest of a container, after all members were checked."""
     where, sizes = str(container.path), container.sizes
     if NAME not in sizes:
@@ -234,7 +160,7 @@ def _read_manifest(container: _Container) -> Manifest:
     return manifest
 
 
-def _signature(container: _Container) -> bytes:
+def _signature(container: ZipContainer) -> bytes:
     size_bytes = container.sizes.get(SIGNATURE, 0)
     if size_bytes > limits.SIGNATURE_BYTES:
         why = f"its signature has {size_bytes} bytes, {limits.SIGNATURE_BYTES} at most"
@@ -246,7 +172,7 @@ def sign_bundle(path: Path, key: Path, signers: Path | None = None) -> Signer:
     """Sign a bundle in place, atomically. An earlier signature is replaced.
 
     Args:
-        path: path of the file or the folder.
+        path: path of the file.
         key: file of a private key; or of a public key, whose private key ``ssh-agent`` has.
         signers: file of allowed signers; None: anyone may sign.
 
@@ -259,21 +185,18 @@ def sign_bundle(path: Path, key: Path, signers: Path | None = None) -> Signer:
         signature = sign(manifest.to_bytes(), key)
         signer = verify(manifest.to_bytes(), signature, signers, str(path))
         if signature != bundle.signature:
-            save_bundle(path, manifest, members, folder=path.is_dir(), signature=signature)
+            save_bundle(path, manifest, members, signature)
     assert signer is not None, "it was just signed"
     return signer
 
 
-def save_bundle(
-    path: Path, manifest: Manifest, members: Mapping[str, bytes], *, folder: bool = False, signature: bytes = b""
-) -> bool:
+def save_bundle(path: Path, manifest: Manifest, members: Mapping[str, bytes], signature: bytes = b"") -> bool:
     """Write a bundle completely or not at all. A reader finds the previous one or this one.
 
     Args:
-        path: path of the file or the folder.
+        path: path of the file.
         manifest: manifest of the bundle.
         members: members that the manifest lists.
-        folder: whether to write a folder of plain files instead of one file.
         signature: signature of the manifest; empty for none.
 
     Returns:
@@ -284,12 +207,9 @@ def save_bundle(
     """
     if path.exists():  # else a partly written file of a killed build may be the only copy of the previous bundle
         _remove_abandoned_parts(path)
-        if _has_equal_bundle(path, manifest, folder, signature):
+        if _has_equal_bundle(path, manifest, signature):
             return False
     content = {**members, NAME: manifest.to_bytes(), **({SIGNATURE: signature} if signature else {})}
-    if folder:
-        write_folder(path, content)
-        return True
     if path.is_dir():
         raise ArtifactError(f"cannot write {str(path)!r}", why="it is a folder", fix="name a file, like dock.edgert")
     with replacing(path) as file:
@@ -297,8 +217,8 @@ def save_bundle(
     return True
 
 
-def _has_equal_bundle(path: Path, manifest: Manifest, folder: bool, signature: bytes) -> bool:
-    if not (path.is_dir() if folder else path.is_file()):  # reading a FIFO would block
+def _has_equal_bundle(path: Path, manifest: Manifest, signature: bytes) -> bool:
+    if not path.is_file():  # reading a FIFO would block
         return False
     try:
         with open_bundle(path) as bundle:
@@ -309,7 +229,7 @@ def _has_equal_bundle(path: Path, manifest: Manifest, folder: bool, signature: b
 
 def _remove_abandoned_parts(path: Path) -> None:
     """Remove the partly written files of killed builds."""
-    for old in (one for name in _PARTIAL_NAMES for one in path.parent.glob(f".{glob.escape(path.name)}-{name}")):
+    for old in path.parent.glob(f".{glob.escape(path.name)}-{_PARTIAL_NAME}"):
         with contextlib.suppress(OSError):  # another build removes it at the same time, or another user owns it
             if time.time() - old.stat().st_mtime > _STALE_S:
-                shutil.rmtree(old) if old.is_dir() else old.unlink()
+                old.unlink()

@@ -27,9 +27,6 @@ if TYPE_CHECKING:
     from edgert.tuner.trials import Tuned
 
 
-Folder = Annotated[
-    bool, typer.Option("--folder", help="Write a folder of plain files, to look into, instead of one file.")
-]
 Tune = Annotated[
     bool, typer.Option("--tune", help="Search for the settings that run each model fastest on this machine.")
 ]
@@ -64,7 +61,6 @@ def build(
     mode: Annotated[str | None, option.mode("Default: the one that the board boots into.")] = None,
     output: Annotated[Path | None, option.output("Default: NAME.edgert, by the pipeline's name.")] = None,
     trt: option.Trt = None,
-    folder: Folder = False,
     tune: Tune = False,
     strict: option.Strict = False,
     remote: Remote = None,
@@ -91,7 +87,7 @@ def build(
 
         edgert build pipeline.yaml --tune --json build.jsonl
 
-        edgert build pipeline.yaml --board orin-nx-16gb --mode 15W --strict --set models.parts.precision=int8 --folder
+        edgert build pipeline.yaml --board orin-nx-16gb --mode 15W --strict --set models.parts.precision=int8
 
         edgert build dock.edgert --signers allowed_signers
 
@@ -107,7 +103,7 @@ def build(
     if remote is None:
         option.refuse({"--remote-edgert": remote_edgert}, "it is the path of edgert on the board of --remote")
     else:
-        option.refuse({"--folder": folder, "--tune": tune}, "it is for builds on this machine")
+        option.refuse({"--tune": tune}, "it is for builds on this machine")
     file = None
     if is_bundle(source):
         given = {"--board": board, "--mode": mode, "--trt": trt, "--set": overrides, "--tune": tune}
@@ -127,12 +123,12 @@ def build(
             how = {**target, "program": remote_edgert, "strict": strict, "key": sign, "signers": signers_here(signers)}
             show = _compile_on_board(file or source, path, remote, write, **how, on_progress=on_progress)
         elif file is None:
-            how = {"signers": signers_here(signers), "strict": strict, "folder": folder}
+            how = {"signers": signers_here(signers), "strict": strict}
             show = _compile_here(source, output, write, **how, on_progress=on_progress)
         else:
             from edgert.compiler.build_pipeline import build as build_pipeline
 
-            built = build_pipeline(file, path, **target, folder=folder, tune=tune, on_progress=on_progress)
+            built = build_pipeline(file, path, **target, tune=tune, on_progress=on_progress)
             show = _write_built(built, tune, write)
     if not terminal.is_stdout(json):
         show(terminal.console())

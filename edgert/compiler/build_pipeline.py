@@ -175,7 +175,6 @@ def build(
     board: str | None = None,
     mode: str | None = None,
     tensorrt: str | None = None,
-    folder: bool = False,
     tune: bool = False,
     cache: Path | None = None,
     overrides: Iterable[str] = (),
@@ -191,7 +190,6 @@ def build(
         board: name or file of the board; by default that of the pipeline. ``host``: any machine with ONNX Runtime.
         mode: power mode; by default the one that the board boots into.
         tensorrt: release on the board; by default that of its usual JetPack.
-        folder: whether to write a folder of plain files instead of one file.
         tune: whether to search for the fastest settings of each model on this machine, whose times the bundle then has.
         cache: folder of finished steps; by default that of the user.
         overrides: ``key.path=value``, as given to ``--set``.
@@ -221,14 +219,13 @@ def build(
     _check_space(output)
     report = reporter_of(on_progress)
     with report.ends():
-        return _build_steps(file, output, target, folder, tune, Runner(StepCache(cache), report, report.stop), started)
+        return _build_steps(file, output, target, tune, Runner(StepCache(cache), report, report.stop), started)
 
 
 def _build_steps(
     file: PipelineFile,
     output: Path,
     target: BuildTarget,
-    folder: bool,
     tune: bool,
     runner: Runner,
     started: float,
@@ -254,11 +251,11 @@ def _build_steps(
         ready = tuned(file, ready, runner)
     manifest, members = _make_bundle(file, target, ready, planned, runner)
     began = time.perf_counter()
-    written = save_bundle(output, manifest, members, folder=folder)
-    size_bytes = sum(map(len, members.values())) if folder else output.stat().st_size
+    written = save_bundle(output, manifest, members)
     detail = f"{len(members)} members" if written else "nothing has changed"
     runner.on_progress(Progress("bundle", "", "done" if written else "cached", time.perf_counter() - began, detail))
-    return Built(output, manifest, written, size_bytes, time.perf_counter() - started, without_edgert=without)
+    seconds = time.perf_counter() - started
+    return Built(output, manifest, written, output.stat().st_size, seconds, without_edgert=without)
 
 
 def _workers(jobs: Mapping[str, ModelJob]) -> int:

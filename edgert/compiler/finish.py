@@ -81,7 +81,6 @@ def finish(
     output: Path | None = None,
     *,
     strict: bool = False,
-    folder: bool = False,
     signers: Path | None = None,
     on_progress: OnProgress | None = None,
     machine: Machine | None = None,
@@ -94,10 +93,9 @@ def finish(
     GPU that runs them, engines are compiled but neither compared nor timed.
 
     Args:
-        bundle: file or folder of the bundle.
+        bundle: file of the bundle.
         output: path of the bundle to write, with the engines as members; None: they are only cached.
         strict: whether it is an error if an engine is skipped, or runs nodes elsewhere than planned.
-        folder: whether to write a folder of plain files instead of one file.
         signers: file of accepted signers; None: any bundle is accepted.
         on_progress: function called for every event; if it raises, the compilation ends.
         machine: the machine; by default this one.
@@ -148,8 +146,8 @@ def finish(
             if target:
                 manifest, members = pack_engines(manifest, members, trt.timed_facts, compiled)
             signature = opened.signature if manifest is opened.manifest else b""
-            written = save_bundle(output, manifest, members, folder=folder, signature=signature)
-            size_bytes = sum(map(len, members.values())) if folder else output.stat().st_size
+            written = save_bundle(output, manifest, members, signature)
+            size_bytes = output.stat().st_size
     seconds = time.perf_counter() - started
     return Finished(output, manifest, runs, waiting, tuple(skipped), target, written, size_bytes, seconds)
 

@@ -67,7 +67,7 @@ def unpacked(
     """Open a bundle, check it, and unpack the necessary members into a folder that is deleted after the block.
 
     Args:
-        path: file or folder of the bundle.
+        path: file of the bundle.
         overrides: ``key.path=value``, as given to ``--set``.
         strict: whether it is an error if the first engine of the chain is skipped, or runs nodes elsewhere than placed.
         signers: file of accepted signers; None: any bundle may run. See

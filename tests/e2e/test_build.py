@@ -132,14 +132,6 @@ def test_a_damaged_bundle_is_refused(home: Path, tmp_path: Path, verb: str, dama
     assert done.returncode == 1 and message in done.stderr and "Traceback" not in done.stderr
 
 
-def test_a_folder_can_be_looked_into_and_run(home: Path, tmp_path: Path) -> None:
-    done = edgert("build", "hello", "--board", "orin-nx-16gb", "-o", "dock", "--folder", cwd=tmp_path, env=env(home))
-    assert done.returncode == 0, done.stderr
-    assert (tmp_path / "dock/manifest.json").is_file() and (tmp_path / "dock/models/parts/ranges.json").is_file()
-    done = edgert("run", "dock", "--set", "stages.belt.limit=3", "--quiet", cwd=tmp_path, env=env(home))
-    assert done.returncode == 0, done.stderr
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [

@@ -41,8 +41,8 @@ def manifest_of(members: Mapping[str, bytes] = MEMBERS, **changes: object) -> Ma
     return made.model_copy(update=changes)
 
 
-def bundle(path: Path, *, folder: bool = False) -> Path:
-    save_bundle(path, manifest_of(), MEMBERS, folder=folder)
+def bundle(path: Path) -> Path:
+    save_bundle(path, manifest_of(), MEMBERS)
     return path
 
 

@@ -164,9 +164,7 @@ def made() -> Plan:
     ]
     edges = tuple(Edge(f"t{a}.{b}", a, (b,), transitions=CROSSINGS, size_bytes=1024) for a, b in pairs)
     assignment = tuple("dla0" if place // 4 % 2 else "gpu" for place in range(COUNT))
-    model = ModelRow(
-        "net", Network("net", units, edges), (EngineRow(assignment, 1.0),), 30.0, 5.0, 0.5, {"dla0": 9}
-    )
+    model = ModelRow("net", Network("net", units, edges), (EngineRow(assignment, 1.0),), 30.0, 5.0, 0.5, {"dla0": 9})
     check = Check("latency", 0.9, 0.2, "p99 45 of 50 ms", "latency: 54ms")
     row = Row("b", "15W", "mixed", (model,), 2.0, 30.0, 6.0, 9.0, 2**20, 300.0, {"gpu": 0.5}, 0.2, 0.3, 30.0, 5.0)
     row = replace(row, checks=(check,), is_best=True)

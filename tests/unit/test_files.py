@@ -1,6 +1,5 @@
-"""Text files: there whole or not at all, exchanged in one step, read from any editor and system."""
+"""Text files: there whole or not at all, read from any editor and system."""
 
-import ctypes
 import logging
 import os
 import subprocess
@@ -11,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from edgert.errors import ArtifactError, ConfigError
-from edgert.files import exchange, memory_file, replace_text
+from edgert.files import memory_file, replace_text
 from edgert.text_files import as_text, lines_of, read_text
 
 
@@ -85,21 +84,6 @@ def test_standard_output_is_written_to(tmp_path: Path) -> None:
         program += "replace_text(Path('/dev/stdout'), 'two\\n'); print('three')"
         subprocess.run([sys.executable, "-c", program], stdout=file, check=True)
     assert out.read_text().split() == ["one", "two", "three"]
-
-
-def test_folders_change_places(tmp_path: Path) -> None:
-    for name in ("a", "b"):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / name).write_text(name)
-    assert exchange(tmp_path / "a", tmp_path / "b")
-    assert [one.name for one in sorted(tmp_path.rglob("*"))] == ["a", "b", "b", "a"]
-    with pytest.raises(FileNotFoundError):
-        exchange(tmp_path / "a", tmp_path / "missing")
-
-
-def test_a_system_without_it_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ctypes, "CDLL", lambda name, use_errno: object())
-    assert not exchange(tmp_path / "a", tmp_path / "b")
 
 
 def test_a_file_in_memory_is_read_by_its_path(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,7 +4,6 @@ import hashlib
 import io
 import json
 import os
-import shutil
 import stat
 import zipfile
 from pathlib import Path
@@ -12,7 +11,6 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 
-from edgert.bundle import bundle as bundle_folder
 from edgert.bundle.bundle import is_bundle, open_bundle, save_bundle
 from edgert.bundle.manifest import NAME
 from edgert.errors import ArtifactError
@@ -28,9 +26,8 @@ def refused(path: Path, content: bytes) -> ArtifactError:
     return caught.value
 
 
-@pytest.mark.parametrize("folder", [False, True])
-def test_what_is_packed_is_found(tmp_path: Path, folder: bool) -> None:
-    path = bundle(tmp_path / "deep" / "dock.edgert", folder=folder)
+def test_what_is_packed_is_found(tmp_path: Path) -> None:
+    path = bundle(tmp_path / "deep" / "dock.edgert")
     assert is_bundle(path)
     with open_bundle(path) as opened:
         assert opened.manifest == manifest_of()
@@ -179,34 +176,13 @@ def test_members_and_manifest_belong_together(tmp_path: Path) -> None:
         refused(path, packed({**MEMBERS, NAME: nonsense}))
 
 
-def test_a_folder_with_a_link_or_a_changed_file_is_refused(tmp_path: Path) -> None:
-    path = bundle(tmp_path / "dock", folder=True)
-    (path / "pipeline.yaml").write_bytes(b"changed")
-    with pytest.raises(ArtifactError, match="damaged"):
-        open_bundle(path)
-    bundle(path, folder=True)  # a bundle gives way to a bundle
-    open_bundle(path).close()
-    (path / "link").symlink_to("/etc/hostname")
-    with pytest.raises(ArtifactError) as caught:
-        open_bundle(path)
-    assert "link" in caught.value.why
-
-
 def test_what_is_in_the_way_is_not_removed(tmp_path: Path) -> None:
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine/letter.txt").write_text("keep me")
-    for name, is_folder in (("mine", True), ("mine", False), ("mine/letter.txt/dock.edgert", False)):
+    for name in ("mine", "mine/letter.txt/dock.edgert"):
         with pytest.raises(ArtifactError, match="cannot write"):
-            save_bundle(tmp_path / name, manifest_of(), MEMBERS, folder=is_folder)
+            save_bundle(tmp_path / name, manifest_of(), MEMBERS)
     assert (tmp_path / "mine/letter.txt").read_text() == "keep me"
-
-
-def test_a_member_that_changes_after_opening_is_not_used(tmp_path: Path) -> None:
-    path = bundle(tmp_path / "dock", folder=True)
-    with open_bundle(path) as opened:
-        (path / "pipeline.yaml").write_bytes(b"other")
-        with pytest.raises(ArtifactError, match="damaged"):
-            opened.extract(tmp_path / "out")
 
 
 def test_half_written_files_of_killed_builds_are_swept(tmp_path: Path) -> None:
@@ -217,49 +193,6 @@ def test_half_written_files_of_killed_builds_are_swept(tmp_path: Path) -> None:
     bundle(tmp_path / "dock.edgert")
     bundle(tmp_path / "dock.edgert")  # the same is left alone, and yet looked around
     assert not old.exists() and new.exists()
-
-
-class Killed(BaseException):
-    """Ends a build as a kill does: nothing after it runs."""
-
-
-def killed_at_rename(monkeypatch: pytest.MonkeyPatch, path: Path, count: int) -> None:
-    """Writes a folder whose build is killed before its ``count``-th rename, and leaves what a killed one leaves."""
-    done, rename = [], Path.rename
-
-    def one(self: Path, target: Path) -> Path:
-        done.append(target)
-        if len(done) == count:
-            shutil.copytree(path.parent, path.parent.with_name("left"))
-            raise Killed
-        return rename(self, target)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Path, "rename", one)
-        with pytest.raises(Killed):
-            save_bundle(path, manifest_of(board="nano"), MEMBERS, folder=True)
-
-
-def test_a_folder_is_there_at_every_moment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = bundle(tmp_path / "dock", folder=True)
-    monkeypatch.setattr(Path, "rename", lambda *_: pytest.fail("it is missing for a moment"))
-    save_bundle(path, manifest_of(board="nano"), MEMBERS, folder=True)
-    with open_bundle(path) as opened:
-        assert opened.manifest.board == "nano"
-    assert [one.name for one in tmp_path.iterdir()] == ["dock"]
-
-
-def test_a_build_killed_where_folders_cannot_be_exchanged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bundle_folder, "exchange", lambda *_: False)
-    killed_at_rename(monkeypatch, bundle(tmp_path / "in" / "dock", folder=True), 2)
-    left = tmp_path / "left"
-    (hidden,) = left.iterdir()
-    os.utime(hidden, (0, 0))
-    with pytest.raises(ArtifactError, match="there is no bundle"):
-        open_bundle(left / "dock")
-    assert bundle(left / "dock", folder=True) and hidden.exists()  # the next build makes it, and then
-    bundle(left / "dock", folder=True)
-    assert [one.name for one in left.iterdir()] == ["dock"]
 
 
 def test_what_is_no_bundle_is_not_taken_for_one(tmp_path: Path) -> None:
