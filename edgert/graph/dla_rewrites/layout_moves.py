@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from edgert.graph.draft import Chain, Draft, rewrite
-from edgert.graph.fold_constants import Call, evaluate
+from edgert.graph.fold_constants import evaluate
 from edgert.graph.ir import Node
 from edgert.graph.model import Array
 from edgert.graph.operators import POINTWISE, RESHAPES
@@ -88,49 +88,16 @@ class Tracer:
         if name == source:
             return None if shape is None else np.arange(math.prod(shape)).reshape(shape)
         node = self._draft.graph.producers[name]
-        read = [self._origin(item, source) if node.op == "Concat" or not position else self._draft.value(item)
-                for position, item in enumerate(node.inputs)]  # fmt: skip
-        if any(array is None and item for array, item in zip(read, node.inputs, strict=True)):
-            return None
-        made = self._move_indices(node, read)
+        feeds = dict[str, Array]()
+        for position, item in enumerate(node.inputs):
+            array = self._origin(item, source) if node.op == "Concat" or not position else self._draft.value(item)
+            if array is not None:
+                feeds[item] = array
+            elif item:
+                return None
+        made = evaluate(node, feeds, self._draft.graph.opset, limit_bytes=8 * MAX_ELEMENTS)
         found = None if made is None else made[node.outputs.index(name)]
         return found if found is not None and found.shape == shape else None
-
-    def _move_indices(self, node: Node, read: list[Array | None]) -> list[Array] | None:
-        data = read[0]
-        if data is None:
-            return None
-        if node.op == "SpaceToDepth":
-            return [_to_depth(data, node.attributes["blocksize"])]
-        if node.op == "DepthToSpace":
-            return [_to_space(data, node.attributes["blocksize"], node.attributes.get("mode", b"DCR") == b"CRD")]
-        if node.op == "Split" and not self._draft.is_given(node, "split", 1):
-            axis = node.attributes.get("axis", 0)
-            sizes = [shape[axis] for name in node.outputs if (shape := self._draft.shape(name)) is not None]
-            return np.split(data, np.cumsum(sizes)[:-1], axis=axis) if len(sizes) == len(node.outputs) else None
-        return evaluate(node.op, Call(read, node.attributes, self._draft.graph.opset, limit_bytes=8 * MAX_ELEMENTS))
-
-
-def _to_depth(data: Array, block: int) -> Array:
-    """Return the result of a SpaceToDepth (https://onnx.ai/onnx/operators/onnx__SpaceToDepth.html)."""
-    count, channels, height, width = data.shape
-    tiles = data.reshape(count, channels, height // block, block, width // block, block)
-    result: Array = tiles.transpose(0, 3, 5, 1, 2, 4).reshape(count, -1, height // block, width // block)
-    return result
-
-
-def _to_space(data: Array, block: int, columns_first: bool) -> Array:
-    """Return the result of a DepthToSpace (https://onnx.ai/onnx/operators/onnx__DepthToSpace.html).
-
-    ``columns_first`` selects its mode CRD, otherwise DCR.
-    """
-    count, channels, height, width = data.shape
-    if columns_first:
-        tiles = data.reshape(count, -1, block, block, height, width).transpose(0, 1, 4, 2, 5, 3)
-    else:
-        tiles = data.reshape(count, block, block, -1, height, width).transpose(0, 3, 4, 1, 5, 2)
-    result: Array = tiles.reshape(count, channels // block**2, height * block, width * block)
-    return result
 
 
 # Reshapes and transposes move behind nodes that work in any shape, so that layers before them stay in four dimensions.
