@@ -34,7 +34,7 @@ from edgert.graph import (
     with_shapes,
 )
 from edgert.graph.count import peak_bytes
-from edgert.graph.dla_rewrites import Cut, Proof, cut_head, fit_model, prepare_for_dla, prove, remaining_rewrites
+from edgert.graph.dla_rewrites.apply import Cut, Proof, cut_head, fit_model, prepare_for_dla, prove, remaining_rewrites
 from edgert.graph.metadata import class_names
 from edgert.placement.dla_share import Difference, Survey, compare, survey, target_of
 from edgert.stages.decode.guess import Guess, guess

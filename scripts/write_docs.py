@@ -26,7 +26,7 @@ from edgert.cli.boards_command import BOARD_HEADINGS, LEGEND, board_row, mode_he
 from edgert.cli.terminal import NONE
 from edgert.config import engine_choice, model_section, pipeline_file, stages as stage
 from edgert.config.fields import Kinded, section_of_kind
-from edgert.graph.dla_rewrites import REWRITES
+from edgert.graph.dla_rewrites.apply import REWRITES
 from edgert.installation import labels_names
 from edgert.stages.kinds import ByteTrackStage, FileSink
 from edgert.stages.sink.send.section import Sends

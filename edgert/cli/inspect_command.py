@@ -274,7 +274,7 @@ def _show_nodes(console: Console, survey: Survey, every: bool) -> None:
 
 
 def _show_rewritten(console: Console, made: Rewritten) -> None:
-    from edgert.graph.dla_rewrites import REWRITES
+    from edgert.graph.dla_rewrites.apply import REWRITES
 
     console.print("[bold]Rewritten for the DLA[/]")
     columns = (Column(""), Column("before", is_number=True), Column("after", is_number=True))

@@ -104,7 +104,7 @@ def shapes_step(job: ModelJob, loaded: Product) -> Step:
         sizes["why"] = job.why_usual_size
 
     def make(report: Report) -> Mapping[str, bytes]:
-        from edgert.graph.dla_rewrites import prepare_for_dla
+        from edgert.graph.dla_rewrites.apply import prepare_for_dla
 
         model = load(config.onnx)
         check_open(model, config)
@@ -149,7 +149,7 @@ def rewrite_step(job: ModelJob, shaped: Product, is_quantized: bool) -> Step:
         rewrites["skip"] = config.skip_rewrites
 
     def make(report: Report) -> Mapping[str, bytes]:
-        from edgert.graph.dla_rewrites import fit_model, remaining_rewrites
+        from edgert.graph.dla_rewrites.apply import fit_model, remaining_rewrites
         from edgert.quantization.batched import open_batch
         from edgert.quantization.calibrated import calibration_shapes, prepare
         from edgert.quantization.quantizer import equalize_model
@@ -188,7 +188,7 @@ def _difference(job: ModelJob, before: bytes, after: bytes) -> float:
     Raises:
         BuildError: the difference exceeds the tolerance.
     """
-    from edgert.graph.dla_rewrites import prove
+    from edgert.graph.dla_rewrites.apply import prove
 
     first, second = job.model(before), job.model(after)
     boxes = boxes_apart(first, second, uniform_feeds(second, job.config, _PROOFS))

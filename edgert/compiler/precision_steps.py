@@ -137,7 +137,7 @@ def quantize_step(job: ModelJob, form: Form, rewritten: Product, calibrated: Pro
 
 def static_model(job: ModelJob, rewritten: Product) -> Model:
     """Return the float model at the size at which ranges are measured, even if its batch stays dynamic."""
-    from edgert.graph.dla_rewrites import with_static_batch
+    from edgert.graph.dla_rewrites.apply import with_static_batch
 
     model = job.model(rewritten.files[MODEL])
     return with_static_batch(model) if job.keeps_batch else model

@@ -19,7 +19,7 @@ from edgert.exporter.triton import DEVICES, Device, repository_part, served_mode
 from edgert.exporter.trtexec import build_script, dispatch_shares, engine_commands
 from edgert.files import replace_bytes
 from edgert.graph import Model, load, to_bytes
-from edgert.graph.dla_rewrites import fit_model, prove, remaining_rewrites
+from edgert.graph.dla_rewrites.apply import fit_model, prove, remaining_rewrites
 from edgert.graph.load import check_standard
 from edgert.installation import pipeline_path
 from edgert.quantization.conversion import fp16_model

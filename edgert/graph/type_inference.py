@@ -13,17 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 from edgert.custom_op import Operator, operator
 from edgert.errors import ModelError
+from edgert.graph import model as messages
 from edgert.graph.ir import Graph, Node
-from edgert.graph.model import (
-    DEFAULT_DOMAINS,
-    Model,
-    TensorSpec,
-    dtype_name,
-    element_type,
-    is_standard,
-    set_attribute,
-    value_spec,
-)
+from edgert.graph.model import Model, TensorSpec
 from edgert.graph.onnx_convert import to_proto, with_large_constants_fed
 
 if TYPE_CHECKING:
@@ -82,7 +74,7 @@ def signature(op: str, opset: int, domain: str = "") -> Signature | None:
     from onnx import defs
 
     try:
-        schema = defs.get_schema(op, opset, "" if domain in DEFAULT_DOMAINS else domain)
+        schema = defs.get_schema(op, opset, "" if domain in messages.DEFAULT_DOMAINS else domain)
     except defs.SchemaError:
         return None
     taken, given = schema.inputs, schema.outputs
@@ -105,7 +97,7 @@ def _dtype(name: str) -> str:
 
     inner = name.removeprefix("tensor(").removesuffix(")").upper()
     numbers = dict(TensorProto.DataType.items())
-    return dtype_name(numbers[inner]) if inner in numbers else name
+    return messages.dtype_name(numbers[inner]) if inner in numbers else name
 
 
 def _port_at(ports: tuple[Port, ...], position: int, repeats: bool) -> Port | None:
@@ -131,7 +123,7 @@ def dtypes(graph: Graph) -> dict[str, str]:
 
 def cast_node(source: str, target: str, dtype: str, name: str) -> Node:
     """Return a Cast of ``source`` to ``dtype`` by NumPy's name, ``"float16"``, that computes ``target``."""
-    return Node("Cast", (source,), (target,), {"to": element_type(dtype)}, name)
+    return Node("Cast", (source,), (target,), {"to": messages.element_type(dtype)}, name)
 
 
 def _output_dtype(graph: Graph, node: Node, position: int, known: Mapping[str, str]) -> str:
@@ -153,13 +145,13 @@ def _attribute_dtype(node: Node, known: Mapping[str, str]) -> str:
     """Return the element type that an attribute or a default gives a node's output; empty where neither does."""
     for attribute in ("to", "dtype", "output_dtype"):
         if node.attributes.get(attribute):
-            return dtype_name(node.attributes[attribute])
+            return messages.dtype_name(node.attributes[attribute])
     if node.op == "QuantizeLinear" and len(node.inputs) < 3:
         return "uint8"
     if node.op == "DequantizeLinear":
         return known.get(node.inputs[1], "")
     if node.op in ("Constant", "ConstantOfShape") and "value" in node.attributes:
-        return dtype_name(node.attributes["value"].data_type)
+        return messages.dtype_name(node.attributes["value"].data_type)
     return "float32" if node.op == "ConstantOfShape" else ""
 
 
@@ -170,7 +162,7 @@ def has_custom_operators(proto: onnx.ModelProto) -> bool:
 
 def custom_operator_of(node: onnx.NodeProto) -> Operator | None:
     """Return the registered custom operator that a node uses; None for other nodes."""
-    return None if is_standard(node) else operator(node.domain, node.op_type)
+    return None if messages.is_standard(node) else operator(node.domain, node.op_type)
 
 
 def for_plugins(model: Model) -> Model:
@@ -184,8 +176,8 @@ def for_plugins(model: Model) -> Model:
     proto = model.copied_proto()
     for node in proto.graph.node:
         if custom_operator_of(node) is not None:
-            set_attribute(node, "plugin_namespace", node.domain)
-            set_attribute(node, "plugin_version", "1")
+            messages.set_attribute(node, "plugin_namespace", node.domain)
+            messages.set_attribute(node, "plugin_version", "1")
     return model.derive(proto)
 
 
@@ -298,7 +290,7 @@ def infer_specs(graph: Graph) -> dict[str, TensorSpec]:
 
 def specs_of(values: dict[str, onnx.ValueInfoProto]) -> dict[str, TensorSpec]:
     """Return the types of those values that are tensors."""
-    specs = {name: value_spec(value) for name, value in values.items()}
+    specs = {name: messages.value_spec(value) for name, value in values.items()}
     return {name: spec for name, spec in specs.items() if spec is not None}
 
 

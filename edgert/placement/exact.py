@@ -9,16 +9,7 @@ from edgert.errors import PlacementError
 from edgert.placement.integer import Answer, Forest, Program, forbidding_row
 from edgert.placement.min_cut import CheapestPlacement
 from edgert.placement.problem import Assignment, Edge, Network, Transition
-from edgert.placement.run_load import (
-    Price,
-    preferred_assignment,
-    run_load,
-    run_use,
-    segments,
-    stranded_error,
-    transition_price,
-    unit_price,
-)
+from edgert.placement.run_load import Price, preferred_assignment, run_load, run_use, segments, stranded_error
 
 _TOLERANCE = 1e-6  # HiGHS satisfies rows with this tolerance; they are scaled to 1
 
@@ -102,7 +93,7 @@ class _Model:
         self.program, self._network, self._among = Program(), network, among
         self._price, self._loadables = price, loadables
         self._runs = {
-            (index, name): self.program.add_variable(unit_price(unit.costs[name], price, name) / self.scale, whole=True)
+            (index, name): self.program.add_variable(price.of_unit(unit.costs[name], name) / self.scale, whole=True)
             for index, unit in enumerate(network.units)
             for name in among
             if name in unit.costs
@@ -159,7 +150,7 @@ class _Model:
             return
         moved: dict[tuple[str, str], int] = {}
         for pair, transition in moves.items():
-            cost = transition_price(transition, self._price, *pair) / self.scale if transition else 0.0
+            cost = self._price.of_transition(transition, *pair) / self.scale if transition else 0.0
             moved[pair] = self.program.add_variable(cost)
             if transition:
                 self._transitions.append((moved[pair], pair, transition))
@@ -180,9 +171,9 @@ class _Model:
             self.program.add_upper_bound({**arriving, **computed}, -1.0)
 
     def _add_condition(self, condition: Condition) -> None:
-        terms = {variable: transition_price(one, condition.price, *pair) for variable, pair, one in self._transitions}
+        terms = {variable: condition.price.of_transition(one, *pair) for variable, pair, one in self._transitions}
         for (index, name), variable in self._runs.items():
-            terms[variable] = unit_price(self._network.units[index].costs[name], condition.price, name)
+            terms[variable] = condition.price.of_unit(self._network.units[index].costs[name], name)
         size = max(abs(condition.most), *map(abs, terms.values()), 1e-12)
         self.program.add_upper_bound(
             {variable: value / size for variable, value in terms.items()}, condition.most / size

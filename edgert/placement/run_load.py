@@ -120,28 +120,21 @@ class Price:
     traffic: float = 0.0
     busy: Mapping[str, float] = field(default_factory=dict)
 
+    def of_unit(self, cost: Cost, accelerator: str) -> float:
+        """Return the price of a unit on an accelerator."""
+        return self._flat(cost) + self.busy.get(accelerator, 0.0) * cost.time_ms
+
+    def of_transition(self, transition: Transition, start: str, end: str) -> float:
+        """Return the price of a transition from one accelerator to another."""
+        busy = (self.busy.get(name, 0.0) * busy_ms for name, busy_ms in transition.busy(start, end))
+        return self._flat(transition) + sum(busy)
+
+    def _flat(self, part: Cost | Transition) -> float:
+        return self.latency * part.time_ms + self.energy * part.energy_mj + self.traffic * part.traffic_bytes
+
 
 LATENCY = Price(latency=1.0)
 ENERGY = Price(energy=1.0)
-
-
-def unit_price(cost: Cost | None, price: Price, accelerator: str) -> float:
-    """Return the price of a unit on an accelerator; infinite if it cannot run there."""
-    return (
-        float("inf")
-        if cost is None
-        else _price_without_busy(cost, price) + price.busy.get(accelerator, 0.0) * cost.time_ms
-    )
-
-
-def transition_price(transition: Transition, price: Price, start: str, end: str) -> float:
-    """Return the price of a transition from one accelerator to another."""
-    busy = (price.busy.get(name, 0.0) * busy_ms for name, busy_ms in transition.busy(start, end))
-    return _price_without_busy(transition, price) + sum(busy)
-
-
-def _price_without_busy(part: Cost | Transition, price: Price) -> float:
-    return price.latency * part.time_ms + price.energy * part.energy_mj + price.traffic * part.traffic_bytes
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from edgert.errors import EdgertError, PlacementError
 from edgert.graph import Graph, load, read
 from edgert.graph.bounded_shapes import bound_shapes
 from edgert.graph.count import multiply_adds
-from edgert.graph.dla_rewrites import fit, prepare_for_dla, remaining_rewrites
+from edgert.graph.dla_rewrites.apply import fit, prepare_for_dla, remaining_rewrites
 from edgert.graph.inspection import refuse_integers
 from edgert.placement.cutting import unmatched_glob_error
 from edgert.placement.dla_share import Survey, survey

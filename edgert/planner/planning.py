@@ -30,18 +30,9 @@ from edgert.placement.plan_record import BoardPlan, ModelRow, Objective, Plan, R
 from edgert.placement.problem import Network
 from edgert.placement.profile import read_profile
 from edgert.placement.solver import solve
-from edgert.planner import measured_times
+from edgert.planner import measured_times, plan_rows
 from edgert.planner.launches import error_bar_notes, launch_note, parse_launch
-from edgert.planner.plan_rows import (
-    NOT_PLANNED,
-    Choice,
-    RowMaker,
-    board_parts,
-    distinct_placements,
-    is_dla,
-    limit_accelerators,
-    plan_host,
-)
+from edgert.planner.plan_rows import Choice, RowMaker, distinct_placements, is_dla, limit_accelerators
 from edgert.planner.plan_text import check_mode, check_objective, release_notes
 from edgert.planner.planned_model import PlannedModel, planned_models, restrict_to_section
 from edgert.planner.selection import Machine, judge_rows
@@ -126,7 +117,7 @@ def plan_boards(
     start = parse_launch(launch)
     board_name = board or file.config.board
     if board_name in THIS_MACHINE and profiles:
-        found = plan_host(file, [read_profile(Path(path)) for path in profiles], objective)
+        found = plan_rows.plan_host(file, [read_profile(Path(path)) for path in profiles], objective)
         notes = dict.fromkeys(
             [MODELS_ALONE, *seen, *(note for demand in demands(file.config) for note in demand.notes)]
         )
@@ -170,7 +161,7 @@ def plan_boards(
             *error_bar_notes(plans, targets, planned),
             launch_note(planned, targets[-1], start),
             *about_trt,
-            NOT_PLANNED,
+            plan_rows.NOT_PLANNED,
         ]
     )
     return Plan(file.config.name, objective, tuple(plans), smallest, tuple(notes))
@@ -445,7 +436,7 @@ class _ModePlanner:
             planner.board.name,
             self._mode.name,
             planner.board.memory.most_bytes,
-            board_parts,
+            plan_rows.board_parts,
             tuple(subject.macs for subject in planner.subjects),
             board_stages(planner.file, planner.board, self._mode, profiles=planner.shared),
         )

@@ -37,7 +37,7 @@ from edgert.errors import EdgertError
 from edgert.evaluation import evaluate, open_evaluation
 from edgert.evaluation.compare import compare
 from edgert.graph import Model, load, outputs, read
-from edgert.graph.dla_rewrites import fit_model, prepare_for_dla
+from edgert.graph.dla_rewrites.apply import fit_model, prepare_for_dla
 from edgert.placement.dla_share import survey
 from edgert.quantization.calibrated import calibrate_section
 from edgert.quantization.evaluator import is_compared

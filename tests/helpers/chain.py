@@ -8,7 +8,7 @@ import numpy.typing as npt
 
 from edgert.errors import PlacementError
 from edgert.placement.problem import Assignment, Edge, Network
-from edgert.placement.run_load import Price, stranded_error, transition_price, unit_price
+from edgert.placement.run_load import Price, stranded_error
 
 F64 = npt.NDArray[np.float64]
 
@@ -24,7 +24,10 @@ def best_chain(
     """The cheapest assignment with at most so many segments on the accelerators of ``most``; exact."""
     if not is_chain(network):
         raise PlacementError(f"{network.name} is not a chain", fix="use the exact solver for networks with branches")
-    units = [[unit_price(unit.costs.get(name), price, name) for name in among] for unit in network.units]
+    units = [
+        [price.of_unit(unit.costs[name], name) if name in unit.costs else float("inf") for name in among]
+        for unit in network.units
+    ]
     if any(np.isinf(row).all() for row in units):
         raise stranded_error(network, among)
     limited = [name for name in among if name in (most or {})]
@@ -76,7 +79,7 @@ def _handed(edge: Edge, assignment: Assignment, home: str, price: Price) -> floa
     wanted = {assignment[consumer] for consumer in edge.consumers} | ({home} if edge.is_output else set())
     others = wanted - {source}
     moves = ((other, edge.transitions.get((source, other))) for other in others)
-    return sum(transition_price(transition, price, source, other) for other, transition in moves if transition)
+    return sum(price.of_transition(transition, source, other) for other, transition in moves if transition)
 
 
 def _arrivals(costs: F64, label: int, name: str, pairs: F64, among: Sequence[str], limited: Sequence[str]) -> F64:

@@ -16,7 +16,7 @@ import pytest
 
 from dla import Target
 from edgert.graph import Graph, Model, Node, count, inputs, load, read, to_bytes, write
-from edgert.graph.dla_rewrites import Cut, Proof, cut_head, fit_model, prepare_for_dla, prove
+from edgert.graph.dla_rewrites.apply import Cut, Proof, cut_head, fit_model, prepare_for_dla, prove
 from edgert.placement.dla_share import Survey, survey
 from tests.helpers.evaluation_data import data
 from tests.helpers.resnet import resnet50

@@ -10,7 +10,7 @@ from edgert.errors import ConfigError
 from edgert.graph import Graph, Model, count, read
 from edgert.graph.count import multiply_adds
 from edgert.graph.dla_node import dla_nodes
-from edgert.graph.dla_rewrites import fit_model, prepare_for_dla, prove
+from edgert.graph.dla_rewrites.apply import fit_model, prepare_for_dla, prove
 from edgert.graph.model import Array
 from edgert.placement.dla_share import compare, survey, target_of
 from tests.helpers import yolo_models

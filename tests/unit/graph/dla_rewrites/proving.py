@@ -9,7 +9,7 @@ import onnx
 import onnxruntime
 
 from edgert.graph import Change, Graph, Model, infer, inputs, read, to_bytes, write
-from edgert.graph.dla_rewrites import Proof, fit, prove
+from edgert.graph.dla_rewrites.apply import Proof, fit, prove
 
 
 @dataclass(frozen=True)

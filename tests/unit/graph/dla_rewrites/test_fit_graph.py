@@ -7,7 +7,7 @@ import pytest
 
 from edgert.errors import ModelError, PlacementError
 from edgert.graph import Graph, Model, Node, inputs, read, to_bytes, write
-from edgert.graph.dla_rewrites import (
+from edgert.graph.dla_rewrites.apply import (
     REWRITES,
     cut_head,
     fit,
