@@ -16,8 +16,8 @@ import numpy as np
 from edgert.recording.cdr import DamagedMessage, decode, encode
 from edgert.recording.definitions import DEFINITIONS, IMAGE, VIDEO, parts_of
 from edgert.recording.mcap_file import Topic
-from edgert.runtime import Detections, Result
 from edgert.runtime.json_form import encoded, plain
+from edgert.runtime.records import Detections, Result, label_of
 
 RUN, DECISIONS, RESULTS, EVENTS, METRICS = (
     f"/edgert/{name}" for name in ("run", "decisions", "results", "events", "metrics")
@@ -163,8 +163,7 @@ def _labeled(found: Detections) -> Iterator[tuple[str, list[float]]]:
     ids: list[Any] = [None] * len(found) if found.ids is None else found.ids.tolist()
     rows = zip(found.classes.tolist(), found.scores.tolist(), found.boxes.tolist(), ids, strict=True)
     for number, score, box, track in rows:
-        label = found.labels[number] if 0 <= number < len(found.labels) else str(number)
-        yield f"{label}{'' if track is None else f' {track}'} {score:.2f}", box
+        yield f"{label_of(found.labels, number)}{'' if track is None else f' {track}'} {score:.2f}", box
 
 
 # Digests, which are equal if and only if two records have the same bits.

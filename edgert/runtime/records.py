@@ -132,6 +132,11 @@ class Detection:
     position: F32 | None = None
 
 
+def label_of(labels: Sequence[str], number: int) -> str:
+    """Return the label of a class, or its number as text."""
+    return labels[number] if 0 <= number < len(labels) else str(number)
+
+
 def _detection_of_row(detections: Detections, row: int) -> Detection:
     index = int(detections.classes[row])
     return Detection(

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from edgert.runtime.health import status_line, unready_reasons
-from edgert.runtime.records import Classification, Detections
+from edgert.runtime.records import Classification, Detections, label_of
 
 _OK, _ERROR = 0, 2
 
@@ -19,7 +19,7 @@ def detections(found: Detections, header: Mapping[str, Any]) -> dict[str, Any]:
     has no labels; the id is the track number. Positions are in meters, in the camera's optical frame.
     """
     centers, sizes, angles = _geometry(found)
-    classes, scores = class_ids(found.classes.tolist(), found.labels), found.scores.tolist()
+    classes, scores = _labels(found), found.scores.tolist()
     ids = [""] * len(found) if found.ids is None else [str(one) for one in found.ids.tolist()]
     rows = zip(centers, sizes, angles, classes, scores, ids, strict=True)
     boxes = [
@@ -43,7 +43,6 @@ def detections(found: Detections, header: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _geometry(found: Detections) -> tuple[list[list[float]], list[list[float]], list[float]]:
-    """Return the centers, sizes and angles of boxes."""
     if found.corners is None:
         boxes = found.boxes.astype(np.float64)
         low, high = boxes[:, :2], boxes[:, 2:]
@@ -56,14 +55,12 @@ def _geometry(found: Detections) -> tuple[list[list[float]], list[list[float]], 
 
 def classification(found: Classification, header: Mapping[str, Any]) -> dict[str, Any]:
     """Return the fields of a Classification: the best classes, best first."""
-    names = class_ids(found.classes.tolist(), found.labels)
-    pairs = zip(names, found.scores.tolist(), strict=True)
+    pairs = zip(_labels(found), found.scores.tolist(), strict=True)
     return {**header, "results": [{"class_id": name, "score": score} for name, score in pairs]}
 
 
-def class_ids(classes: Sequence[int], labels: Sequence[str]) -> list[str]:
-    """Return the label of each class, or its number if it has none."""
-    return [labels[one] if 0 <= one < len(labels) else str(one) for one in classes]
+def _labels(found: Detections | Classification) -> list[str]:
+    return [label_of(found.labels, one) for one in found.classes.tolist()]
 
 
 def vision_info(labels: Sequence[str], pipeline: str, header: Mapping[str, Any]) -> dict[str, Any]:

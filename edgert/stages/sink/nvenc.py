@@ -7,6 +7,7 @@ needed, whose units have the times of their images. This has not run on a machin
 import ctypes
 import re
 from functools import lru_cache
+from types import SimpleNamespace
 from typing import Any
 
 from edgert.errors import DeviceError
@@ -149,21 +150,13 @@ class _Nv12:
         self._shapes = (height, width, 1), (height // 2, width // 2, 2)
 
     def cuda(self) -> list[Any]:
-        return [_Plane(address, shape) for (address, _), shape in zip(self.planes, self._shapes, strict=True)]
+        return [_plane(address, shape) for (address, _), shape in zip(self.planes, self._shapes, strict=True)]
 
 
-class _Plane:
-    """A plane of an image, by CUDA's array interface."""
-
-    def __init__(self, address: int, shape: tuple[int, int, int]) -> None:
-        strides = shape[1] * shape[2], shape[2], 1
-        self.__cuda_array_interface__ = {
-            "version": 3,
-            "shape": shape,
-            "strides": strides,
-            "typestr": "|u1",
-            "data": (address, False),
-        }
+def _plane(address: int, shape: tuple[int, int, int]) -> SimpleNamespace:
+    """Return a plane of an image, by CUDA's array interface."""
+    about = {"version": 3, "shape": shape, "strides": (shape[1] * shape[2], shape[2], 1), "typestr": "|u1"}
+    return SimpleNamespace(__cuda_array_interface__={**about, "data": (address, False)})
 
 
 def _nvenc_errors(module: Any) -> tuple[type[Exception], ...]:

@@ -159,6 +159,11 @@ class LoopThread:
             self.loop.close()
 
 
+async def wait_for_ever() -> None:
+    """Wait until the task is canceled."""
+    await asyncio.Event().wait()
+
+
 def listen(host: str, port: int, where: str) -> socket.socket:
     """Return a listening socket; port 0 picks a free one.
 

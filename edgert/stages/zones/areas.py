@@ -15,7 +15,7 @@ from edgert.config.flow import Where, sources_of
 from edgert.config.stages import PackageStage, ShortFor, StageConfig
 from edgert.errors import ConfigError, StageError, nearest
 from edgert.runtime.frame import Frame, full_frame
-from edgert.runtime.records import Detections, Result
+from edgert.runtime.records import Detections, Result, label_of
 from edgert.stages.context import Context, SimpleStage
 from edgert.stages.zones.by_track import ByTrack
 from edgert.stages.zones.geometry import F64, Lines, Polygons, in_pixels, off_border, within_frame
@@ -109,12 +109,7 @@ class Zones:
 
 def _class_counts(objects: Detections, rows: npt.NDArray[np.intp]) -> dict[str, int]:
     classes, counts = np.unique(objects.classes[rows], return_counts=True)
-    return {label_of(objects, one): count for one, count in zip(classes.tolist(), counts.tolist(), strict=True)}
-
-
-def label_of(objects: Detections, number: int) -> str:
-    """Return the label of a class, or its number as text."""
-    return objects.labels[number] if 0 <= number < len(objects.labels) else str(number)
+    return {label_of(objects.labels, one): count for one, count in zip(classes.tolist(), counts.tolist(), strict=True)}
 
 
 def class_numbers(
@@ -379,7 +374,7 @@ class _Stream:
             return
         since = self._known["since"]
         for zone, row in np.argwhere((since != NEVER) & gone).tolist():
-            label = label_of(found, int(self._known["classes"][row]))
+            label = label_of(found.labels, int(self._known["classes"][row]))
             spent = float(seen[row] - since[zone, row]) / 1e9
             changes.append(Change(self._zone_names[zone], "left", int(self._known.ids[row]), label, spent))
         self._known.keep(~gone)
@@ -392,4 +387,4 @@ class _Stream:
     @staticmethod
     def _who(found: Detections, row: int) -> tuple[int, str]:
         assert found.ids is not None
-        return int(found.ids[row]), label_of(found, int(found.classes[row]))
+        return int(found.ids[row]), label_of(found.labels, int(found.classes[row]))

@@ -17,9 +17,9 @@ from edgert.config.fields import Name
 from edgert.config.flow import Where, upstream
 from edgert.config.stages import InferStage, PackageStage, StageConfig
 from edgert.errors import ConfigError, nearest
-from edgert.runtime.records import Classification, Crops, Detections, Result
+from edgert.runtime.records import Classification, Crops, Detections, Result, label_of
 from edgert.stages.context import Context, SimpleStage
-from edgert.stages.zones.areas import NEVER, Zones, ZonesSection, class_numbers, label_of
+from edgert.stages.zones.areas import NEVER, Zones, ZonesSection, class_numbers
 from edgert.stages.zones.by_track import ByTrack
 from edgert.stages.zones.schedule import is_within
 from edgert.stages.zones.section import RuleSection, is_tracked
@@ -398,7 +398,7 @@ class _LastingEvents:
             places = tuple(name for name in places if name in names and view.zones.inside[names.index(name), at])
         return replace(
             event, place=places[0] if places else "", track=int(found.ids[at]),
-            label=label_of(found, int(found.classes[at])), score=float(found.scores[at]),
+            label=label_of(found.labels, int(found.classes[at])), score=float(found.scores[at]),
             box=tuple(found.boxes[at].tolist()), count=count,
         )  # fmt: skip
 

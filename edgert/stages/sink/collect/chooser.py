@@ -4,7 +4,7 @@ from collections.abc import Collection
 
 import numpy as np
 
-from edgert.runtime.records import Detections, Result
+from edgert.runtime.records import Detections, Result, label_of
 from edgert.stages.bytetrack import iou
 from edgert.stages.zones.rules import Events
 
@@ -89,6 +89,4 @@ def _lacks_an_object(sure: Detections, other: Detections) -> bool:
 
 
 def _names(found: Detections) -> list[str]:
-    """Return the label of each object; its class number where the model has no labels."""
-    count = len(found.labels)
-    return [found.labels[one] if 0 <= one < count else str(one) for one in found.classes.tolist()]
+    return [label_of(found.labels, one) for one in found.classes.tolist()]

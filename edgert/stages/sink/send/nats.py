@@ -5,7 +5,6 @@ JetStream acknowledges every message, and drops duplicates by their ids.
 
 import asyncio
 import re
-import threading
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import TimeoutError as NotInTime
 from typing import Any, TypeVar
@@ -14,6 +13,7 @@ from edgert.runtime.trace_ids import traceparent_of
 from edgert.stages.sink.send.sender import RefusedError
 from edgert.stages.sink.send.server import PACKET_BYTES, TIMEOUT_S, Server, fill_topic
 from edgert.stages.sink.send.spool import Message
+from edgert.stages.sink.tcp_server import LoopThread, wait_for_ever
 
 PORT = 4222
 _CLOSE_S = 1.0
@@ -39,33 +39,31 @@ class NatsConnection:
     def __init__(self, server: Server, title: str, limit_bytes: int = PACKET_BYTES) -> None:
         self._server, self._title, self._limit_bytes = server, title, limit_bytes
         self.name = server.name(PORT)
-        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: LoopThread | None = None
         self.client: Any = None
 
     def open(self) -> None:
         """Connect."""
-        if self._loop is None:
-            self._loop = asyncio.new_event_loop()
-            threading.Thread(target=_serve, args=(self._loop,), name="edgert-nats", daemon=True).start()
+        self._thread = self._thread or LoopThread("edgert-nats", wait_for_ever())
         self._server.look_up(self._server.port(PORT))  # the loop's own look-up has no time-out
         self.wait(self._connect(), 2 * TIMEOUT_S)
 
     def close(self) -> None:
         """Disconnect, even where the connection is lost."""
-        loop = self._loop
-        if loop is not None:
+        thread = self._thread
+        if thread is not None:
             try:
                 self.wait(self._close(), _CLOSE_S)
             finally:
-                self._loop = None
-                loop.call_soon_threadsafe(loop.stop)
+                self._thread = None
+                thread.stop()
 
     def wait(self, work: Coroutine[Any, Any, T], timeout_s: float) -> T:
         """Run a coroutine in the connection's thread; return its result."""
         from nats.errors import Error
 
-        assert self._loop is not None, "open() comes first"
-        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        assert self._thread is not None, "open() comes first"
+        future = asyncio.run_coroutine_threadsafe(work, self._thread.loop)
         try:
             return future.result(timeout_s)
         except (Error, asyncio.TimeoutError, NotInTime) as error:
@@ -74,9 +72,9 @@ class NatsConnection:
 
     def soon(self, work: Callable[[], Coroutine[Any, Any, object]]) -> None:
         """Start a coroutine in the connection's thread without waiting, unless it is closed."""
-        loop = self._loop
-        if loop is not None and not loop.is_closed():
-            loop.call_soon_threadsafe(lambda: asyncio.ensure_future(work()))
+        thread = self._thread
+        if thread is not None and not thread.loop.is_closed():
+            thread.loop.call_soon_threadsafe(lambda: asyncio.ensure_future(work()))
 
     async def _connect(self) -> None:
         server = self._server
@@ -92,14 +90,6 @@ class NatsConnection:
     async def _close(self) -> None:
         if self.client is not None and not self.client.is_closed:
             await self.client.close()
-
-
-def _serve(loop: asyncio.AbstractEventLoop) -> None:
-    """Run an event loop until it is stopped, and close it."""
-    try:
-        loop.run_forever()
-    finally:
-        loop.close()
 
 
 class NatsPublisher:

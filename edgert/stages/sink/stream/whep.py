@@ -19,7 +19,7 @@ from edgert.runtime.records import Result
 from edgert.stages.sink.encoder_choice import EncoderChoice
 from edgert.stages.sink.stream import webrtc_sessions
 from edgert.stages.sink.stream.broadcast import Broadcast, Wanted
-from edgert.stages.sink.tcp_server import LoopThread, listen
+from edgert.stages.sink.tcp_server import LoopThread, listen, wait_for_ever
 from edgert.stages.sink.web.http_exchange import Exchange, Request, Response, text
 from edgert.stages.sink.web.http_server import Access, HttpServer, address_of
 from edgert.stages.sink.web.live_images import LARGE_PX
@@ -84,7 +84,7 @@ class WhepVideo:
 
     async def _serve(self) -> None:
         try:
-            await asyncio.Event().wait()  # until the task is canceled
+            await wait_for_ever()
         finally:
             with suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(self._sessions.close(), _CLOSE_S)
