@@ -16,6 +16,7 @@ from edgert.stages.kinds import Http
 from edgert.stages.sink.web.http_server import Access
 from edgert.stages.sink.web.http_sink import HttpSink
 from tests.helpers.brokers import certificate
+from tests.helpers.written import opened
 
 TOKEN = "a-long-secret-token"
 WRONG = ("", "Bearer", "Bearer wrong", f"Bearer {TOKEN}x", "Basic YW55Ym9keTp3cm9uZw==", "Basic ???", TOKEN, "é")
@@ -45,9 +46,7 @@ def basic(text: str) -> str:
 
 
 def test_only_who_knows_the_token_is_answered() -> None:
-    sink = http_sink(token=TOKEN)
-    sink.open()
-    try:
+    with opened(http_sink(token=TOKEN)) as sink:
         for path in PATHS:
             for wrong in WRONG:
                 code, headers, body = status(sink, path, wrong)
@@ -55,25 +54,17 @@ def test_only_who_knows_the_token_is_answered() -> None:
                 assert headers["WWW-Authenticate"].startswith('Basic realm="edgert"')
         for right in (f"Bearer {TOKEN}", f"bearer {TOKEN}", basic(f"anybody:{TOKEN}"), basic(f":{TOKEN}")):
             assert status(sink, "/stats.json", right)[0] == 200
-    finally:
-        sink.close()
 
 
 def test_whether_it_is_well_anybody_may_know_and_why_not_only_who_has_the_token() -> None:
-    sink = http_sink(token=TOKEN)
-    sink.open()
-    try:
+    with opened(http_sink(token=TOKEN)) as sink:
         assert status(sink, "/healthz")[::2] == (503, b"not well\n")
         assert status(sink, "/healthz", f"Bearer {TOKEN}")[::2] == (503, b"find: in one call for 70 s\n")
-    finally:
-        sink.close()
 
 
 def test_https_with_a_certificate_of_ones_own(tmp_path: Path) -> None:
     cert, key = certificate(tmp_path, "localhost")
-    sink = http_sink(token=TOKEN, tls={"cert": str(cert), "key": str(key)})
-    sink.open()
-    try:
+    with opened(http_sink(token=TOKEN, tls={"cert": str(cert), "key": str(key)})) as sink:
         assert sink.url.startswith("https://127.0.0.1:")
         port = int(sink.url.rstrip("/").rpartition(":")[2])
         trusting = ssl.create_default_context(cafile=str(cert))
@@ -87,8 +78,6 @@ def test_https_with_a_certificate_of_ones_own(tmp_path: Path) -> None:
             connection.close()
         with pytest.raises((http.client.HTTPException, OSError)):  # whoever does not encrypt gets nothing
             status(sink, "/")
-    finally:
-        sink.close()
 
 
 @pytest.mark.parametrize(
@@ -145,9 +134,7 @@ def test_a_page_of_this_machine_needs_no_warning(caplog: pytest.LogCaptureFixtur
 
 
 def test_top_sends_the_token_of_its_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    sink = http_sink(token=TOKEN)
-    sink.open()
-    try:
+    with opened(http_sink(token=TOKEN)) as sink:
         monkeypatch.delenv("EDGERT_TOKEN", raising=False)
         assert fetch_stats(sink.url)["trouble"] == "EDGERT_TOKEN is not set"
         monkeypatch.setenv("EDGERT_TOKEN", f"{TOKEN}-not")
@@ -155,8 +142,6 @@ def test_top_sends_the_token_of_its_environment(monkeypatch: pytest.MonkeyPatch)
         monkeypatch.setenv("EDGERT_TOKEN", TOKEN)
         assert fetch_stats(sink.url)["stats"] == STUCK
         assert fetch_stats(sink.url.replace("http:", "https:"))["trouble"] == "it does not speak TLS; try http://"
-    finally:
-        sink.close()
 
 
 def test_top_says_what_helps_with_a_page_by_tls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,6 +20,7 @@ from edgert.runtime.records import Result
 from edgert.stages.sink.web import live_page
 from edgert.stages.sink.web.http_sink import HttpSink
 from tests.helpers.frames import detections, frame_of, result_of
+from tests.helpers.written import opened
 
 STATS = {"fps": 24.5, "frames_out": 7, "dropped": 2, "latency_ms": {"p50": float("nan")}, "stages": {}}
 
@@ -255,9 +256,7 @@ def test_it_is_ready_when_every_required_source_has_given_a_frame() -> None:
         "back": {"results_out": 0, "source": {"reason": ""}},
         "yard": {"results_out": 0, "source": {"reason": "away"}},
     }
-    sink = HttpSink("page", "127.0.0.1", 0, lambda: {"required": ["front", "back"], "stages": cameras})
-    sink.open()
-    try:
+    with opened(HttpSink("page", "127.0.0.1", 0, lambda: {"required": ["front", "back"], "stages": cameras})) as sink:
         status, _, body = ask(sink, "/readyz")
         assert (status, body) == (503, b"front: nothing listens on that port\nback: no frame yet\n")
         cameras["back"]["results_out"] = 1
@@ -265,8 +264,6 @@ def test_it_is_ready_when_every_required_source_has_given_a_frame() -> None:
         cameras["front"]["results_out"] = 1
         assert ask(sink, "/readyz")[::2] == (200, b"ok\n"), "the yard is not required"
         assert ask(sink, "/healthz")[0] == 200
-    finally:
-        sink.close()
 
 
 def of_camera(stream: str, shade: int) -> Result:

@@ -30,6 +30,7 @@ from edgert.stages.sink.collect.dataset_folder import DatasetFolder
 from edgert.stages.zones.rules import Event, Events
 from tests.helpers.frames import LABELS, frame_of
 from tests.helpers.virtual_clock import VirtualClock
+from tests.helpers.written import write
 
 S = 10**9
 DETECT = DetectTask(detect="yolov8")
@@ -56,13 +57,6 @@ def result(index: int, record: Any = None, seconds: float | None = None, **about
     at_ns = round(S * (index if seconds is None else seconds))
     frame = frame_of(64, 48, index=index, media_ns=at_ns, timestamp_ns=at_ns, **about)
     return Result(frame, {"find": found((1, 0.4, 8, 6, 40, 30)) if record is None else record})
-
-
-def collect(sink: CollectSink, *results: Result) -> None:
-    sink.open()
-    for one in results:
-        sink.process(one)
-    sink.close()
 
 
 def truth(path: Path, task: Any = DETECT) -> GroundTruthBoxes:
@@ -122,7 +116,7 @@ def test_one_frame_of_each_stream_in_a_time() -> None:
 def test_the_dataset_is_read_back(tmp_path: Path, layout: str) -> None:
     folder = tmp_path / "parts"
     record = found((1, 0.4, 8, 6, 40, 30), (0, 0.9, -5, 10, 20, 70), (2, 0.8, 70, 5, 90, 9))
-    collect(sink_of(folder, format=layout), result(3, record), result(4, found((0, 0.9, 1, 1, 2, 2))))
+    write(sink_of(folder, format=layout), result(3, record), result(4, found((0, 0.9, 1, 1, 2, 2))))
     assert len(images(folder)) == 1
     read = truth(folder)
     assert read.names == dict(enumerate(LABELS))
@@ -136,7 +130,7 @@ def test_the_dataset_is_read_back(tmp_path: Path, layout: str) -> None:
 def test_pycocotools_reads_it(tmp_path: Path) -> None:
     from pycocotools.coco import COCO
 
-    collect(sink_of(tmp_path, format="coco"), result(1), result(2), result(3, found((2, 0.45, 1, 2, 11, 12))))
+    write(sink_of(tmp_path, format="coco"), result(1), result(2), result(3, found((2, 0.45, 1, 2, 11, 12))))
     read = COCO(str(tmp_path / "annotations" / "instances_collected.json"))
     assert [one["name"] for one in read.loadCats(read.getCatIds())] == list(LABELS)
     assert len(read.getImgIds()) == 3 and {one["file_name"] for one in read.imgs.values()} == set(images(tmp_path))
@@ -154,7 +148,7 @@ def test_outlines_and_turned_boxes(tmp_path: Path, layout: str) -> None:
     masked = Detections(*plain, masks=(Segmentation(mask, (8, 8, 40, 40)),))
     turned = Detections(*plain, corners=np.array([[[8, 20], [20, 8], [40, 28], [28, 40]]], np.float32))
     empty = Detections(*plain, masks=(Segmentation(mask * 0, (8, 8, 40, 40)),))
-    collect(sink_of(tmp_path, format=layout), result(1, masked), result(2, turned), result(3, empty))
+    write(sink_of(tmp_path, format=layout), result(1, masked), result(2, turned), result(3, empty))
     read = {len(one.outlines[0][0]) if one.outlines else 0: one for one in truth(tmp_path).images}
     assert len(read) == 2  # a polygon of four points each, and an object of an empty mask has its box
     assert all(one.corners.tolist()[0][0] >= 8 for one in read.values())
@@ -164,7 +158,7 @@ def test_outlines_and_turned_boxes(tmp_path: Path, layout: str) -> None:
 def test_points(tmp_path: Path, layout: str) -> None:
     points = np.array([[[10, 12, 0.9], [20, 30, 0.1]]], np.float32)
     body = Keypoints.of(np.array([[8, 8, 40, 40]], np.float32), np.array([0.4], np.float32), points)
-    collect(sink_of(tmp_path, format=layout), result(1, body))
+    write(sink_of(tmp_path, format=layout), result(1, body))
     (only,) = truth(tmp_path, KeypointsTask(keypoints="yolo-pose")).images
     assert only.points is not None
     assert only.points.ravel().tolist() == pytest.approx([10, 12, 2, 20, 30, 0], abs=0.01)
@@ -172,22 +166,22 @@ def test_points(tmp_path: Path, layout: str) -> None:
 
 def test_classes_are_added_and_never_renumbered(tmp_path: Path) -> None:
     other = found((0, 0.4, 1, 1, 9, 9), (1, 0.4, 1, 1, 9, 9), labels=("gear", "belt"))
-    collect(sink_of(tmp_path), result(1))
-    collect(sink_of(tmp_path), result(2, other))
+    write(sink_of(tmp_path), result(1))
+    write(sink_of(tmp_path), result(2, other))
     read = truth(tmp_path)
     assert read.names == dict(enumerate((*LABELS, "belt")))
     assert sorted(one.classes.tolist() for one in read.images) == [[1], [2, 3]]
 
 
 def test_a_model_without_labels_has_numbers(tmp_path: Path) -> None:
-    collect(sink_of(tmp_path), result(1, found((3, 0.4, 1, 1, 9, 9), labels=())))
+    write(sink_of(tmp_path), result(1, found((3, 0.4, 1, 1, 9, 9), labels=())))
     assert truth(tmp_path).names == {0: "0", 1: "1", 2: "2", 3: "3"}
 
 
 def test_the_image_is_the_frame_without_drawings(tmp_path: Path) -> None:
     plain = result(1, pixels=(np.full((48, 64, 3), 90, np.uint8),))
     drawn = Result(plain.frame, plain.outputs, np.full((48, 64, 3), 255, np.uint8))
-    collect(sink_of(tmp_path), drawn)
+    write(sink_of(tmp_path), drawn)
     assert abs(int(cv2.imread(str(tmp_path / "images" / images(tmp_path)[0])).mean()) - 90) <= 1
 
 
@@ -197,38 +191,38 @@ def test_the_image_is_the_frame_without_drawings(tmp_path: Path) -> None:
 @pytest.mark.parametrize("layout", ["yolo", "coco"])
 def test_the_oldest_go(tmp_path: Path, layout: str) -> None:
     keep = {"count": 5, "age": "100s"}
-    collect(sink_of(tmp_path, format=layout, keep=keep), *(result(n) for n in range(9)))
+    write(sink_of(tmp_path, format=layout, keep=keep), *(result(n) for n in range(9)))
     assert [name.rpartition("-")[2] for name in images(tmp_path)] == [f"{n}.jpg" for n in range(4, 9)]
     assert len(truth(tmp_path).images) == 5
-    collect(sink_of(tmp_path, format=layout, keep=keep), result(107))  # of the earlier run, 8 is not too old
+    write(sink_of(tmp_path, format=layout, keep=keep), result(107))  # of the earlier run, 8 is not too old
     assert [name.rpartition("-")[2] for name in images(tmp_path)] == ["8.jpg", "107.jpg"]
     if layout == "yolo":
         assert len(list((tmp_path / "labels").iterdir())) == 2
 
 
 def test_a_size(tmp_path: Path) -> None:
-    collect(sink_of(tmp_path, keep={"size": "40KiB"}), *(result(n) for n in range(30)))
+    write(sink_of(tmp_path, keep={"size": "40KiB"}), *(result(n) for n in range(30)))
     used = sum(path.stat().st_size for path in tmp_path.rglob("*") if path.is_file())
     assert 20_000 < used <= 40 << 10 and len(images(tmp_path)) >= 3
 
 
 def test_a_restart_overwrites_nothing(tmp_path: Path) -> None:
-    collect(sink_of(tmp_path), result(1), result(2))
+    write(sink_of(tmp_path), result(1), result(2))
     before = {path: path.read_bytes() for path in (tmp_path / "images").iterdir()}
-    collect(sink_of(tmp_path), result(1, seconds=50), result(2, seconds=60))
+    write(sink_of(tmp_path), result(1, seconds=50), result(2, seconds=60))
     assert len(images(tmp_path)) == 4 and all(path.read_bytes() == data for path, data in before.items())
 
 
 def test_a_recording_that_is_played_again_adds_nothing(tmp_path: Path) -> None:
     for _ in range(2):
-        collect(sink_of(tmp_path, again=True), result(1), result(2))
+        write(sink_of(tmp_path, again=True), result(1), result(2))
     assert images(tmp_path) == ["camera-000001.jpg", "camera-000002.jpg"]
     assert (tmp_path / "collected.jsonl").read_text().count("\n") == 3
 
 
 @pytest.mark.parametrize("key", ["image", "size", "time_s", "bytes", "objects"])
 def test_lines_filled_with_noise_are_left_out(tmp_path: Path, key: str) -> None:
-    collect(sink_of(tmp_path / "set"), result(0), result(1))
+    write(sink_of(tmp_path / "set"), result(0), result(1))
     index, outside = tmp_path / "set" / "collected.jsonl", tmp_path / "mine.jpg"
     outside.write_bytes(b"mine")
     (tmp_path / "set" / "images" / "mine.jpg").write_bytes(b"")
@@ -251,7 +245,7 @@ def test_a_run_that_ends_between_two_steps(
     tmp_path: Path, layout: Any, step: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The next run finds a dataset, and goes on with it."""
-    collect(sink_of(tmp_path, format=layout), result(0), result(1))
+    write(sink_of(tmp_path, format=layout), result(0), result(1))
     folder = DatasetFolder(tmp_path, layout, "stages.x", **LIMITS | {"count": 2})
     folder.open()
     left, steps = [step], [Path.replace, Path.unlink]
@@ -275,7 +269,7 @@ def test_a_run_that_ends_between_two_steps(
     os.close(folder._lock)
     with (tmp_path / "collected.jsonl").open("ab") as index:
         index.write(b'{"image": "half')  # as a power cut leaves it
-    collect(sink_of(tmp_path, format=layout), result(3))
+    write(sink_of(tmp_path, format=layout), result(3))
     assert 3 <= len(images(tmp_path)) <= 4 and len(truth(tmp_path).images) == len(images(tmp_path))
     if layout == "yolo":
         assert {path.stem for path in (tmp_path / "labels").iterdir()} <= {name[:-4] for name in images(tmp_path)}
@@ -311,7 +305,7 @@ def test_an_unexpected_error_of_the_writer_holds_up_no_file(tmp_path: Path, monk
 
     monkeypatch.setattr(DatasetFolder, "add", add)
     sink = sink_of(tmp_path)
-    feeder = threading.Thread(target=collect, args=(sink, *map(result, range(8))), daemon=True)  # more than are queued
+    feeder = threading.Thread(target=write, args=(sink, *map(result, range(8))), daemon=True)  # more than are queued
     feeder.start()
     feeder.join(5)
     assert not feeder.is_alive() and sink.left_out == 8
@@ -319,7 +313,7 @@ def test_an_unexpected_error_of_the_writer_holds_up_no_file(tmp_path: Path, monk
 
 def test_nothing_is_added_while_little_is_free(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     sink = sink_of(tmp_path, keep={"free": "900000GB"})
-    collect(sink, result(1))
+    write(sink, result(1))
     assert images(tmp_path) == [] and "keep: free leaves" in caplog.text and sink.left_out == 1
 
 
@@ -340,7 +334,7 @@ def test_two_writers(tmp_path: Path) -> None:
     with pytest.raises(StageError, match="cannot write"):
         sink_of(tmp_path).open()
     first.close()
-    collect(sink_of(tmp_path), result(1))
+    write(sink_of(tmp_path), result(1))
 
 
 def test_a_folder_that_cannot_be_made(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from edgert.runtime.json_form import plain_result
 from edgert.runtime.records import Embedding
 from edgert.stages.sink.results import JsonlSink
 from tests.helpers.frames import detections, frame_of, result_of
+from tests.helpers.written import write
 
 
 def results(count: int) -> list[object]:
@@ -37,18 +38,15 @@ def test_what_was_there_is_replaced(tmp_path: Path) -> None:
     path = tmp_path / "out.jsonl"
     path.write_text("old\n" * 100)
     sink = JsonlSink("events", path)
-    sink.open()
-    sink.close()
+    write(sink)
     sink.close()
     assert path.read_bytes() == b""
 
 
 def test_every_stream_has_a_file_of_its_own(tmp_path: Path) -> None:
-    sink = JsonlSink("events", tmp_path / "{stream}" / "out.jsonl")
-    sink.open()
-    for index, stream in enumerate(["north", "south", "north", "../up"]):
-        sink.process(result_of(frame_of(stream=stream, index=index)))
-    sink.close()
+    streams = enumerate(["north", "south", "north", "../up"])
+    results = (result_of(frame_of(stream=stream, index=index)) for index, stream in streams)
+    write(JsonlSink("events", tmp_path / "{stream}" / "out.jsonl"), *results)
     found = {path.relative_to(tmp_path).as_posix(): path.read_text() for path in tmp_path.rglob("*.jsonl")}
     frames = {path: [json.loads(line)["frame"] for line in text.splitlines()] for path, text in found.items()}
     assert frames == {"north/out.jsonl": [0, 2], "south/out.jsonl": [1], "_._up/out.jsonl": [3]}
@@ -63,10 +61,7 @@ def test_other_fields_of_a_path_are_refused() -> None:
 
 def test_text_of_any_kind_stays_on_its_line(tmp_path: Path) -> None:
     text = 'grün 日本 \n \u2028 "q" \\ \x00 ' + "\udc80"
-    sink = JsonlSink("events", tmp_path / "out.jsonl")
-    sink.open()
-    sink.process(result_of(outputs={"mine": {"text": text, "nan": math.nan}}))
-    sink.close()
+    write(JsonlSink("events", tmp_path / "out.jsonl"), result_of(outputs={"mine": {"text": text, "nan": math.nan}}))
     data = (tmp_path / "out.jsonl").read_bytes()
     assert data.count(b"\n") == 1 and "grün 日本".encode() in data and b"NaN" not in data
     assert json.loads(data)["outputs"]["mine"] == {"text": text, "nan": None}

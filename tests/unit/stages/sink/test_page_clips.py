@@ -10,6 +10,7 @@ import pytest
 from edgert.stages.sink.web import clip_index
 from edgert.stages.sink.web.clip_index import ClipIndex
 from edgert.stages.sink.web.http_sink import HttpSink
+from tests.helpers.written import opened
 
 
 def line(path: str, *events: str, annotated: bool = False) -> str:
@@ -101,9 +102,7 @@ def test_parts_of_a_file(index: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_page_gives_whole_files_and_parts(index: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(clip_index, "PART_BYTES", 30)
     index.write_text(line("a.mp4", "ab"))
-    sink = HttpSink("page", "127.0.0.1", 0, dict, clips=index)
-    sink.open()
-    try:
+    with opened(HttpSink("page", "127.0.0.1", 0, dict, clips=index)) as sink:
         with urlopen(f"{sink.url}stats.json") as answer:
             assert json.loads(answer.read())["events"] == 1
         with urlopen(f"{sink.url}clips/ab.mp4") as answer:
@@ -112,5 +111,3 @@ def test_the_page_gives_whole_files_and_parts(index: Path, monkeypatch: pytest.M
             assert (answer.status, answer.read()) == (206, bytes(range(60, 90)))
         with pytest.raises(HTTPError, match="404"):
             urlopen(f"{sink.url}clips/cd.mp4")
-    finally:
-        sink.close()
