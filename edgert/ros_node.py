@@ -31,7 +31,6 @@ class PipelineNode:
     When the pipeline ends, the node logs an error, if any, and becomes unconfigured again.
 
     Args:
-        name: name of the node.
         file: pipeline file; the parameter ``file`` overrides it.
         options: options of :class:`rclpy.lifecycle.LifecycleNode`, such as ``context``.
 

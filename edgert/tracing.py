@@ -39,7 +39,6 @@ class Ring:
     Attributes:
         events: event ``n`` at index ``n`` modulo :data:`SIZE`; None where there is none yet.
         count: number of events ever added.
-        thread: name of the thread.
         thread_id: the kernel's id of the thread.
         now_ns: function that returns the time of the pipeline's clock in nanoseconds.
     """
@@ -201,7 +200,6 @@ class ThreadEvents:
     """Events of one thread.
 
     Attributes:
-        name: name of the thread.
         thread_id: the kernel's id of the thread; 0 where it is no thread.
         events: events in the order of their ends.
         lost: number of older events that the ring no longer has.
@@ -218,11 +216,8 @@ class Recorded:
     """A recording: the events of a pipeline in a period.
 
     Attributes:
-        pipeline: name of the pipeline.
-        process: id of the process.
         began_ns, ended_ns: ends of the period, by the pipeline's clock.
         day_ns: nanoseconds since the epoch at time 0 of that clock.
-        threads: events by thread.
         label: note on times that are not this machine's; empty for none.
     """
 

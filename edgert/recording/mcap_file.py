@@ -28,7 +28,6 @@ class Message(NamedTuple):
     """One message.
 
     Attributes:
-        topic: topic of its channel.
         sequence: number that the writer gave it.
         log_ns, publish_ns: time of recording, and of capture, in ns since 1970.
         data: payload, a view of the chunk.
@@ -46,9 +45,6 @@ class Topic:
     """Channel with the schema of its messages.
 
     Attributes:
-        name: name of the channel.
-        schema: name of the schema.
-        text: text of the schema.
         is_cdr: whether messages are CDR with a ROS 2 schema, not JSON with a JSON schema.
     """
 
@@ -85,11 +81,7 @@ class _Chunk:
 
 
 class McapWriter:
-    """Encoder of one file. It returns the bytes to write, in order, and writes nothing itself.
-
-    Args:
-        library: name of the writing program in the file's header.
-    """
+    """Encoder of one file. It returns the bytes to write, in order, and writes nothing itself."""
 
     def __init__(self, library: str) -> None:
         self._library, self._at = library, 0

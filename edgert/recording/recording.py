@@ -52,7 +52,6 @@ class Recording:
     """Recorded run: one file, or consecutive parts of one run.
 
     Attributes:
-        paths: paths of the files.
         head: head of the first file; see :func:`edgert.assemble.recording_head.recorded_about`.
         damages: damage of each file.
         files: (number of the entry at which the pipeline changed, its data from then on).

@@ -65,7 +65,6 @@ class Expectation(SimpleStage):
     """Stage that replaces the recorder and compares each result with the recorded one.
 
     Args:
-        clock: clock of the replay.
         window_ns: begin and end of the capture times whose results are compared, by the recorded clock.
         within: largest accepted difference of two numbers, relative to the recorded one, or absolute if that is below
             1; None: every bit counts.

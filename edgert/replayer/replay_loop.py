@@ -28,7 +28,6 @@ class ReplayClock:
     """Clock that shows the recorded time of the current decision.
 
     Attributes:
-        at_ns: current time.
         offset_ns: nanoseconds to add for the recorded time since the epoch.
     """
 
@@ -111,7 +110,6 @@ class ReplayLoop:
 
     Args:
         tasks: connected tasks, each after those it listens to.
-        clock: clock of the stages.
         frame: function that returns the frame of an entry ``give``, with a lease; None if it was not recorded.
         replace: function called with a task and the number of an entry where its stage or decoder was replaced.
         level: function called with the level of degraded models before each step.
@@ -136,7 +134,7 @@ class ReplayLoop:
         failed: set[tuple[str, str, int]],
         settings: Mapping[str, Sequence[int]],
     ) -> None:
-        self._clock, self._frame, self._replace, self._level, self._failed = clock, frame, replace, level, failed
+        self._clock, self._frame, self._level, self._failed = clock, frame, level, failed
         self._nodes = {task.name: _Node(task, tuple(settings.get(task.name, ()))) for task in tasks}
         self._tasks = tasks
         for task in tasks:
@@ -146,7 +144,7 @@ class ReplayLoop:
         self._failing = set[str]()
         self.missing, self.partial, self.batches = set[Key](), set[Key](), 0
         self.errors: dict[tuple[str, str, int], str] = {}
-        self._acts: dict[str, Callable[[_Node, Entry], None]] = {
+        self._acts: dict[str, Callable[[_Node, Entry], object]] = {
             "give": self._give,
             "part": self._part,
             "step": self._step,
@@ -154,7 +152,7 @@ class ReplayLoop:
             "collect": self._collect,
             "drop": self._drop,
             "settings": self._store_settings,
-            "replace": self._replace_stage,
+            "replace": lambda node, entry: replace(node.task, entry.number),
         }
 
     def open(self) -> None:
@@ -277,9 +275,6 @@ class ReplayLoop:
         for result in out:
             self._deliver(node, result)
             result.frame.lease.release()
-
-    def _replace_stage(self, node: _Node, entry: Entry) -> None:
-        self._replace(node.task, entry.number)
 
     def _restart(self, node: _Node) -> None:
         """Restart a stage, as the run did after a failure."""

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from copy import deepcopy
 from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -120,7 +121,7 @@ class _Run:
         assembly.task(head["sink"]).stage = self._expectation
         counter = Counter()
         self._streams = {stream: RecordedStream(stream, counter) for stream in recording.frames}
-        functions = self._frame, self._replace, self._set_level
+        functions = self._frame, self._replace, partial(setattr, assembly.choice, "level")
         self._loop = ReplayLoop(assembly.tasks, clock, *functions, recording.failed, recording.settings)
         self._expectation.partial = self._loop.partial
         self._files = dict[str, PipelineFile]()  # task → pipeline file of its last change
@@ -163,9 +164,6 @@ class _Run:
             return None
         self._frames += 1
         return frame_of(entry, image)
-
-    def _set_level(self, level: int) -> None:
-        self._assembly.choice.level = level
 
     def _replace(self, task: Task, number: int) -> None:
         """Replace a task's stage or decoder as the recorded run did at an entry."""
@@ -387,7 +385,6 @@ class Shortest:
     Attributes:
         begin_ns: capture time of its first frame, by the recorded clock.
         frames: number of frames of all streams, up to the one that differs.
-        seconds: duration.
         time: time of its first frame.
     """
 

@@ -99,14 +99,7 @@ class Sampler:
 
 
 class Telemetry:
-    """Exporter of a pipeline's spans, from :meth:`start` to :meth:`close`.
-
-    Args:
-        tracing: recorder of the pipeline.
-        pipeline: name of the pipeline.
-        processor: span processor of the SDK.
-        resource: resource of all spans.
-    """
+    """Exporter of a pipeline's spans, from :meth:`start` to :meth:`close`."""
 
     def __init__(self, tracing: Tracing, pipeline: str, processor: Any, resource: Any) -> None:
         self._tracing, self._pipeline, self._processor, self._resource = tracing, pipeline, processor, resource
@@ -187,7 +180,6 @@ class Telemetry:
                 around.append((span.end_ns, own))
 
     def _error_span(self, failure: PendingExport, day_ns: int) -> Any:
-        """Return the span of an error."""
         about: dict[str, Any] = {"edgert.pipeline": self._pipeline, "edgert.stage": failure.task}
         if failure.trace:
             about |= {"edgert.stream": failure.stream, "edgert.frame": failure.index}
@@ -208,7 +200,6 @@ class Telemetry:
         about: dict[str, Any],
         error: str = "",
     ) -> Any:
-        """Return a finished span of the SDK."""
         from opentelemetry.sdk.trace import Event as SpanEvent, ReadableSpan
         from opentelemetry.trace import SpanContext, Status, StatusCode, TraceFlags
 

@@ -73,7 +73,6 @@ def _headline(slowest: StreamTime) -> str:
 
 
 def _shares(one: StreamTime, is_folded: bool) -> Table:
-    """Return a table of a stream's time by place."""
     rows, longest = one.shares, max((share.median_ms for share in one.shares), default=0.0) or 1.0
     lengths = [Cell("", share.median_ms / longest, look="" if share.is_wait else "strong") for share in rows]
     words = f"{one.stream}: {milliseconds(one.median_ms)}, p99 {milliseconds(one.p99_ms)}"
@@ -92,7 +91,6 @@ def _shares(one: StreamTime, is_folded: bool) -> Table:
 
 
 def _losses(times: Sequence[StreamTime]) -> Table:
-    """Return a table of losses, by stream, place and cause."""
     rows = [(one.stream, words, count) for one in times for words, count in one.lost]
     return Table(
         "Lost frames",

@@ -5,7 +5,7 @@ overlap has several lanes. On a lane, each span ends before the next begins, or 
 """
 
 import heapq
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
@@ -61,7 +61,6 @@ class Spans:
     """A recording as tracks.
 
     Attributes:
-        recorded: the recording.
         tracks: tracks of threads, then queues, runs, GPUs, frames and notes.
         frames: stream and index of each frame; spans number them from 1.
     """
@@ -146,7 +145,8 @@ class _Reading:
 def spans_of(recorded: Recorded) -> Spans:
     """Return the spans of a recording."""
     reading, threads = _Reading(), [list[Span]() for _ in recorded.threads]
-    for at, event in _in_order(recorded):
+    events = ((at, event) for at, thread in enumerate(recorded.threads) for event in thread.events)
+    for at, event in sorted(events, key=lambda one: (one[1][1], _FIRST.get(one[1][0], 2))):
         span = _span(reading, event)
         if span is not None:
             threads[at].append(span)
@@ -167,12 +167,6 @@ def spans_of(recorded: Recorded) -> Spans:
 
 
 _FIRST = {"give": 0, "put": 1}  # order of events of one time: a source's frame, its put, others
-
-
-def _in_order(recorded: Recorded) -> Iterator[tuple[int, Event]]:
-    """Yield each event with the number of its thread, by begin."""
-    events = ((at, event) for at, thread in enumerate(recorded.threads) for event in thread.events)
-    return iter(sorted(events, key=lambda one: (one[1][1], _FIRST.get(one[1][0], 2))))
 
 
 def _span(reading: _Reading, event: Event) -> Span | None:

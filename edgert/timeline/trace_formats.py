@@ -170,7 +170,6 @@ def _metadata_event(what: str, process: int, row: int, name: str) -> dict[str, A
 
 
 def _chrome_span(span: Span, track: Track, process: int, row: int, spans: Spans) -> dict[str, Any]:
-    """Return a span as an event."""
     args = dict(span.about)
     if span.frames:
         stream, index = spans.frames[span.frames[0] - 1]

@@ -66,7 +66,6 @@ class SqliteBag:
     """Bag of SQLite files. Raises StageError if one is not such a file.
 
     Attributes:
-        path: path of its file or folder.
         topics: topic → message type.
     """
 

@@ -29,7 +29,6 @@ class RclpyNode(Link):
     """Node with the thread that spins it; or a program's own node, which the program spins.
 
     Args:
-        name: name of the node.
         simulated: whether its time is that of ``/clock``.
         own: program's node, used instead of a new one.
     """
@@ -152,7 +151,6 @@ def import_rclpy(where: str, kinds: Sequence[str] = ()) -> Any:
 
 
 def _rclpy_module(name: str) -> Any:
-    """Return a module of rclpy."""
     return import_module(f"rclpy.{name}")
 
 
@@ -193,7 +191,6 @@ def message_class(kind: str, where: str = "") -> Any:
 
 @contextmanager
 def _as_device_error(what: str) -> Iterator[None]:
-    """Raise errors of rclpy as DeviceError."""
     try:
         yield
     except RuntimeError as error:  # RCLError and InvalidHandle

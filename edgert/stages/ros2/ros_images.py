@@ -66,8 +66,6 @@ class Incoming:
     """Received message.
 
     Attributes:
-        role: role of its topic.
-        kind: message type.
         data: message as CDR.
         at_ns: arrival by the pipeline's clock; for a bag, the time of recording.
         lost: number of images that this one replaced before they were read.
@@ -95,8 +93,6 @@ class CameraTopics:
     """Converter of one camera's messages to images in the order of their stamps. For one thread.
 
     Args:
-        title: name of the topic, for errors and logs.
-        where: place of the stage.
         has_depth: whether each image waits briefly for the depth image with its stamp.
         now_ns: function that returns the current time by the clock of stamps; None for a bag, whose images count as
             captured when they are read.

@@ -36,9 +36,7 @@ class RosSink:
     """Sink that publishes each result. A thread publishes ``/diagnostics`` once per second.
 
     Args:
-        name: name of the stage.
         link: function that opens the connection.
-        context: context of the stage.
         namespace: function that returns the namespace of a stream's topics.
         image: form of published images; None publishes none.
         frame_id: coordinate frame in every header; empty for the camera's.

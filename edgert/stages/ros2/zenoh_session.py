@@ -171,8 +171,6 @@ class ZenohSession(Link):
     Args:
         node: name of the node that others see.
         endpoint: Zenoh's endpoint of the router.
-        domain: ROS domain.
-        where: place of the stage that connects.
 
     Raises:
         DeviceError: there is no router.

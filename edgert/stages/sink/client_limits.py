@@ -28,11 +28,7 @@ _C = TypeVar("_C", bound=Client)
 
 
 class FairGroup(Generic[_C]):
-    """The clients in one phase of a connection, oldest first. Not thread-safe.
-
-    Args:
-        limit: maximum number of clients.
-    """
+    """The clients in one phase of a connection, oldest first. Not thread-safe."""
 
     def __init__(self, limit: int) -> None:
         self.limit = limit

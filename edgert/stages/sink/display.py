@@ -87,7 +87,6 @@ class Window(threading.Thread):
 
     Attributes:
         is_closed: whether the user has closed it.
-        shown: number of images shown.
         skipped: number of images that newer ones replaced before they were shown.
     """
 

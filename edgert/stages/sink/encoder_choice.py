@@ -65,8 +65,6 @@ class EncoderChoice:
     """Chooser of the encoders of one sink. The first choice and each change are logged.
 
     Args:
-        where: the sink's stage, for messages.
-        encode: ``encode:`` of the pipeline file.
         stall_s: seconds without input or output after which an encoder has failed.
         live: whether the video is watched while it is made.
     """

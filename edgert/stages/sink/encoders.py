@@ -72,7 +72,6 @@ class Encoder(Protocol):
     """Video encoder, for use in one thread. Its methods raise DeviceError when it fails.
 
     Attributes:
-        kind: kind of encoder.
         title: name in messages.
         raw: FFmpeg's name of the raw stream format of its units.
     """

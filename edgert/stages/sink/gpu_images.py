@@ -117,7 +117,6 @@ class GpuImages:
         return Nv12Writer(Kernels(self._device, FileStore(cache_folder() / "cuda")))
 
     def _upload(self, result: Result, planes: Sequence[Plane]) -> None:
-        """Copy an image on the host to the GPU."""
         packed = self._i420.write(result)
         height, width = packed.shape[0] * 2 // 3, packed.shape[1]
         if not self._staged:

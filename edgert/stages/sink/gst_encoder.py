@@ -35,7 +35,6 @@ class NvmmPool:
         calls: function that returns the C functions.
 
     Attributes:
-        images: mapped images.
         surfaces: addresses of their NvBufSurfaces.
         access: how CUDA accesses them, and why not in a better way.
 
@@ -115,7 +114,6 @@ class GstEncoder:
 
     Args:
         device: GPU that holds the images; None for the host.
-        where: the sink's stage, for messages.
         stall_s: seconds without input or output after which the encoder has failed.
         drawn: whether images are drawn ones, which a CUDA kernel converts.
         trial: whether to encode and discard two images first: only a running pipeline reports missing hardware, or a

@@ -98,10 +98,6 @@ _MAX_INDEXED = 1 << 20  # frames of a file that rotates, whose index takes 75 Mi
 class MuxedFile:
     """The next file of a stream, open, with its muxer. It writes nothing after an error.
 
-    Attributes:
-        count: number of images in it.
-        output: the file.
-
     Raises:
         StageError: the file cannot be written.
     """
@@ -145,7 +141,6 @@ class MuxedFile:
         return stream
 
     def _attempt(self, step: Callable[[], None]) -> EdgertError | None:
-        """Run a step; return its error."""
         try:
             step()
         except EdgertError as error:

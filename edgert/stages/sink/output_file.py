@@ -187,7 +187,6 @@ class OutputFile:
     Attributes:
         is_dirty: whether something was written after the last flush.
         error: error of a flush, which the next write raises.
-        size_bytes: size of the file.
         modified_s: time of the last change when it was opened, seconds of the epoch.
         is_regular: whether it is a regular file, on a disk.
         begun_s: time of opening, seconds of the monotonic clock.

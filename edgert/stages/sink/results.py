@@ -46,7 +46,6 @@ class JsonLines:
     Args:
         path: path of the file; with ``{stream}`` in it, one file per stream, created with the stream's first line.
         rules: whether lines are appended to existing files, and when the next file begins.
-        where: the sink's stage, for messages.
     """
 
     def __init__(self, path: Path, rules: Rules, where: str) -> None:
@@ -89,11 +88,7 @@ class JsonLines:
 
 
 class JsonlSink(JsonLines):
-    """Sink that writes results as :class:`JsonLines`.
-
-    Args:
-        clock: clock of the run.
-    """
+    """Sink that writes results as :class:`JsonLines`."""
 
     effort: ClassVar[str] = "little"
 

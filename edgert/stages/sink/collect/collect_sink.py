@@ -6,7 +6,6 @@ import threading
 import time
 from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple
 
 import cv2
 
@@ -29,12 +28,8 @@ _QUALITY = [cv2.IMWRITE_JPEG_QUALITY, 95]
 _TRIM_S, _REMIND_S, _CLOSE_S = 60.0, 300.0, 1.5
 
 
-class _Kept(NamedTuple):
-    """A frame to write, with a copy of its pixels."""
-
-    image: U8
-    sample: Sample
-    found: Detections
+_Kept = tuple[U8, Sample, Detections]
+"""A copy of a frame's pixels to write, with its description and its detections."""
 
 
 class CollectSink(SimpleStage):
@@ -89,7 +84,7 @@ class CollectSink(SimpleStage):
         if not self._waits and self._waiting.full():
             self._leave_out("the disk is too slow")
             return
-        self._waiting.put(_Kept(frame.to_bgr(), sample, result.detections))
+        self._waiting.put((frame.to_bgr(), sample, result.detections))
 
     def close(self) -> None:
         """Write the queued images, and close the dataset. A slow disk may leave images out."""
@@ -138,10 +133,11 @@ class CollectSink(SimpleStage):
             if kept is None:
                 self._folder.remove_excess(time.time())
                 return
-            if self._folder.has(kept.sample["image"]):
+            image, sample, found = kept
+            if self._folder.has(sample["image"]):
                 return
-            _, data = cv2.imencode(".jpg", kept.image, _QUALITY)
-            self._folder.add(data.data, kept.sample, kept.found)
+            _, data = cv2.imencode(".jpg", image, _QUALITY)
+            self._folder.add(data.data, sample, found)
         except Exception as error:  # noqa: BLE001 - a damaged label, or a bug, is no reason to end the thread
             self._is_down = True
             self._leave_out(cause(error) or type(error).__name__)

@@ -33,9 +33,7 @@ class DatasetFolder:
     The folder may be moved away for labeling at any time: the next image begins a new one.
 
     Args:
-        path: path of the folder.
         format: ``yolo``: data.yaml, images and labels; ``coco``: images, and annotations/instances_collected.json.
-        where: the sink's stage, for messages.
         count, size, age: maximum number of images, bytes on the disk, and age in seconds.
         free: bytes that stay free on the disk.
     """

@@ -42,7 +42,6 @@ class Sample(_Stored):
     """One image of a dataset and its labels, as a line of the index.
 
     Attributes:
-        image: file name.
         time: time of the capture, RFC 3339.
         time_s: time of the capture, seconds of the epoch.
         why: reasons to keep the image.

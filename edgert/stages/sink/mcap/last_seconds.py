@@ -39,7 +39,6 @@ class LastSeconds:
     """The ring of parts, and the moments that are kept of it. For use in the thread that records.
 
     Args:
-        where: the stage, for messages.
         files: files of the kept moments.
         ring: files of the ring, whose rules remove parts that are older than the seconds to keep.
         after_s: seconds to record after an event.
@@ -185,7 +184,6 @@ def _left_in(ring: Files) -> Iterator[Sequence[Path]]:
 
 
 def _has_writer(path: Path) -> bool:
-    """Return whether a process is writing a file."""
     with suppress(OSError):
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         try:

@@ -38,7 +38,6 @@ class McapSink:
     """Sink that records camera data, every result that it gets, and every decision of the run.
 
     Args:
-        files: files of the recording.
         tracks: function that returns the camera data to record, by stream. It is called when the sink is made, and
             again when it is reopened.
         journal: the run's decisions; only this sink takes them.

@@ -29,7 +29,6 @@ class AnnotatedVideo:
     """Encoders of drawn images, one per stream; a new one begins when size or colors change.
 
     Args:
-        where: the sink's stage, for messages.
         quality: H.264 CRF, or constant quantizer of hardware.
     """
 

@@ -41,7 +41,6 @@ class Sensors:
     """The sensors of a pipeline and their states. For use in one thread.
 
     Args:
-        pipeline: name of the pipeline.
         status: topic of its status, ``online`` or ``offline``.
         topic: function that returns the topic of events, given camera and rule.
         known: sensors of the rules in the pipeline file; others are added with their first event.

@@ -218,7 +218,6 @@ class MqttPublisher(Publisher):
         return gone
 
     def _save_announced(self) -> None:
-        """Save the announced topics for the next run."""
         if self._announced is not None and self._sensors is not None:
             with suppress(ArtifactError):  # on a full disk; they are then not withdrawn
                 replace_bytes(self._announced, json.dumps(self._sensors.own_topics).encode())

@@ -75,8 +75,6 @@ class Segment:
         epoch_s: time of day minus monotonic clock in the run that wrote the file.
 
     Attributes:
-        count: number of messages.
-        size_bytes: size of all messages.
         last: largest number that the file had.
         is_earlier: whether an earlier run wrote the file.
         is_damaged: whether something in the file cannot be read.

@@ -114,7 +114,8 @@ class Sender:
         while not self._left.is_set():
             if self._ends.is_set():
                 deadline = min(deadline, time.monotonic() + CLOSE_S - _DISCONNECT_S)
-                if time.monotonic() > deadline or not (self._spool.count or self._must_connect()):
+                must_connect = self._publisher.stays and not self._has_connected  # once, to show that it was online
+                if time.monotonic() > deadline or not (self._spool.count or must_connect):
                     break
             try:
                 if not self._step():
@@ -137,10 +138,6 @@ class Sender:
             self._maintain_spool()
         self._close_publisher()
         self._close_spool()
-
-    def _must_connect(self) -> bool:
-        """Return whether this client must still connect once, to show that it was online."""
-        return self._publisher.stays and not self._has_connected
 
     def _idle_s(self) -> float:
         """Return how long to wait for a message: until the next acknowledgement is final, at most 0.5 s."""

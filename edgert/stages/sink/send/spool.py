@@ -48,7 +48,6 @@ class Message:
         number: number in the spool; it rises, and is never used twice in a run.
         id: globally unique id, the same each time that the message is sent.
         kind: one of :data:`~edgert.stages.sink.send.segment.KINDS`.
-        stream: stream of the frame.
         rule: rule of an event; empty for other kinds.
         body: JSON object in UTF-8, with the id.
         is_earlier: whether it comes from an earlier run.
@@ -71,7 +70,6 @@ class Spool:
             memory, and logged.
         limit_bytes: maximum size of all messages; the oldest are dropped beyond it.
         age_s: maximum age of a message; older ones are dropped.
-        where: the sink's stage, for messages.
 
     Attributes:
         name: name of this run, in the ids of its messages.

@@ -205,7 +205,6 @@ class Broadcast:
         return None
 
     def _forget(self) -> None:
-        """Release the newest result."""
         with self._changed:
             unused, self._newest = self._newest, None
         if unused is not None:

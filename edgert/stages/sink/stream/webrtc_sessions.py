@@ -115,7 +115,6 @@ class Sessions:
         return str(connection.localDescription.sdp)
 
     def _end_unconnected(self, number: str) -> None:
-        """End a session that is not connected."""
         if number in self._all and self._all[number][0].connectionState != "connected":
             self._end_soon(number)
 

@@ -93,9 +93,7 @@ class HttpServer:
     """HTTP server of a site, from its construction until :meth:`stop`.
 
     Args:
-        host: ``host:`` of the pipeline file.
         listener: listening socket, from :func:`~edgert.stages.sink.tcp_server.listen`.
-        name: name of the thread.
     """
 
     def __init__(self, host: str, listener: socket.socket, access: Access, site: Site, name: str) -> None:

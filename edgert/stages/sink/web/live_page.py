@@ -335,7 +335,6 @@ def _events(page: LivePage) -> Response:
 
 
 def _swap(page: LivePage) -> Response:
-    """Return the report of the newest swap of a model."""
     html = page.swap_page()
     if not html:
         return text(HTTPStatus.NOT_FOUND, "no model was swapped in this run")
