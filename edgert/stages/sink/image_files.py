@@ -13,8 +13,6 @@ from edgert.errors import StageError
 from edgert.runtime.records import Result
 from edgert.stages.draw import ImagePainter
 from edgert.stages.sink import output_file, retention
-from edgert.stages.sink.output_file import cannot_write
-from edgert.stages.sink.retention import REPLACED, Rules, fill, has_field, make_parent
 
 _SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff")
 _DEFAULT_NAME = "{stream}_{frame:06d}.jpg"
@@ -39,7 +37,7 @@ class ImagesSink:
         StageError: the pattern has an unknown field, or a suffix that is no image format.
     """
 
-    def __init__(self, name: str, path: Path, every: int = 1, rules: Rules = REPLACED) -> None:
+    def __init__(self, name: str, path: Path, every: int = 1, rules: retention.Rules = retention.REPLACED) -> None:
         self._where = f"stages.{name}"
         self.pattern = path if path.suffix and not path.is_dir() else path / _DEFAULT_NAME
         self.every, self._rules = every, rules
@@ -52,8 +50,8 @@ class ImagesSink:
                 where=self._where,
                 fix=f"use one of {' '.join(_SUFFIXES)}, or a folder",
             )
-        self._has_number = has_field(self.pattern, "frame")
-        self._replaces_file = not self._has_number and not has_field(self.pattern, "time")
+        self._has_number = retention.has_field(self.pattern, "frame")
+        self._replaces_file = not self._has_number and not retention.has_field(self.pattern, "time")
         if self._replaces_file and rules.removes:
             raise StageError(
                 f"keep: has no effect on {self.pattern}",
@@ -74,16 +72,16 @@ class ImagesSink:
 
         Raises StageError where that fails, or where another process writes these images.
         """
-        if not has_field(self.pattern.parent, *_FIELDS):
-            make_parent(self.pattern, self._where)
-        make_parent(self._parts, self._where)
+        if not retention.has_field(self.pattern.parent, *_FIELDS):
+            retention.make_parent(self.pattern, self._where)
+        retention.make_parent(self._parts, self._where)
         try:
             self._parts.mkdir(exist_ok=True)
             self._parts_lock = output_file.lock_folder(self._parts, self._where)
             output_file.DISK.add(self)
         except OSError as error:
             self.close()  # releases the lock, for another try
-            raise cannot_write(self.pattern, error, self._where) from error
+            raise output_file.cannot_write(self.pattern, error, self._where) from error
 
     def process(self, result: Result) -> None:
         """Write one image, unless ``every`` skips it. Raises StageError, for instance where the disk is full."""
@@ -92,7 +90,7 @@ class ImagesSink:
         self._seen[stream] += 1
         if number % self.every:
             return
-        if len(self._seen) > 1 and not has_field(self.pattern, "stream"):
+        if len(self._seen) > 1 and not retention.has_field(self.pattern, "stream"):
             raise StageError(
                 f"{self.pattern} would hold images of {len(self._seen)} streams",
                 why=f"{', '.join(self._seen)} arrive at one sink",
@@ -102,7 +100,7 @@ class ImagesSink:
         self._retention.add_stream(stream)
         self._retention.remove_old()
         path = self._path(stream, result.frame.index)
-        make_parent(path, self._where)
+        retention.make_parent(path, self._where)
         what = f"cannot encode a {self.pattern.suffix} image"
         try:
             done, data = cv2.imencode(self.pattern.suffix.lower(), self._images.host_image(result))
@@ -122,7 +120,9 @@ class ImagesSink:
         except OSError as error:
             part.unlink(missing_ok=True)
             self.sync()
-            raise cannot_write(path, error, self._where, kept="the images written so far are complete") from error
+            raise output_file.cannot_write(
+                path, error, self._where, kept="the images written so far are complete"
+            ) from error
 
     def close(self) -> None:
         """Name the files that are queued, and free the buffers."""
@@ -141,7 +141,7 @@ class ImagesSink:
 
     def _path(self, stream: str, frame: int) -> Path:
         """Return the path of an image. If a kept file has it, this and all later images of the run get a number."""
-        wanted = fill(self.pattern, stream, frame)
+        wanted = retention.fill(self.pattern, stream, frame)
         if self._replaces_file or (self._has_number and not self._rules.keeps):
             return wanted
         number = self._run if self._has_number else 1

@@ -19,7 +19,6 @@ from typing import Protocol
 from edgert.errors import StageError, cause
 from edgert.files import try_lock
 from edgert.stages.sink import retention
-from edgert.stages.sink.retention import Rules, make_parent
 
 log = logging.getLogger("edgert.sink")
 
@@ -288,7 +287,7 @@ class Files:
 
     FIELDS = ("stream", "date", "time")
 
-    def __init__(self, pattern: Path, rules: Rules, where: str) -> None:
+    def __init__(self, pattern: Path, rules: retention.Rules, where: str) -> None:
         retention.check_pattern(pattern, self.FIELDS, where)
         if pattern.is_symlink() and not pattern.is_dir():
             pattern = pattern.resolve()
@@ -304,7 +303,7 @@ class Files:
         Raises StageError where that fails, or where another process or stage writes the file.
         """
         if not retention.FIELD.search(str(self.pattern.parent)):
-            make_parent(self.pattern, self._where)
+            retention.make_parent(self.pattern, self._where)
         if not retention.FIELD.search(str(self.pattern)) and self.pattern.is_file():
             with suppress(OSError):
                 OutputFile(self.pattern, self._where).close()
@@ -320,7 +319,7 @@ class Files:
         if is_first and self._is_dated and not appends:
             self._retention.remove_empty()
         wanted = path = retention.fill(self.pattern, stream)
-        make_parent(path, self._where)
+        retention.make_parent(path, self._where)
         number = 1
         while (file := self._open_if_free(path, is_first, appends)) is None:
             if self._is_dated:

@@ -14,11 +14,10 @@ from edgert.errors import cause
 from edgert.runtime.frame import U8
 from edgert.runtime.records import Detections, Result
 from edgert.stages.context import Context, SimpleStage
+from edgert.stages.sink import output_file, retention
 from edgert.stages.sink.collect.chooser import Chooser
 from edgert.stages.sink.collect.dataset_folder import DatasetFolder
 from edgert.stages.sink.collect.label_formats import Sample
-from edgert.stages.sink.output_file import cannot_write
-from edgert.stages.sink.retention import safe_name
 
 log = logging.getLogger("edgert.sink")
 
@@ -60,7 +59,7 @@ class CollectSink(SimpleStage):
         try:
             self._folder.open()
         except OSError as error:
-            raise cannot_write(self._folder.path, error, self._where) from error
+            raise output_file.cannot_write(self._folder.path, error, self._where) from error
         self._thread = threading.Thread(target=self._run, name=f"edgert:{self._where}", daemon=True)
         self._thread.start()
 
@@ -105,9 +104,9 @@ class CollectSink(SimpleStage):
         frame = result.frame
         if self._is_again:
             middle = f"{Path(frame.file).stem}-" if frame.file else ""
-            return safe_name(f"{frame.stream}-{middle}{frame.index:06d}.jpg")
+            return retention.safe_name(f"{frame.stream}-{middle}{frame.index:06d}.jpg")
         stamp = rfc3339(time_ns)[:23].translate({ord(one): None for one in "-:."})
-        return safe_name(f"{frame.stream}-{stamp}-{frame.index}.jpg")
+        return retention.safe_name(f"{frame.stream}-{stamp}-{frame.index}.jpg")
 
     def _run(self) -> None:
         try:

@@ -16,9 +16,8 @@ from typing import Any, Literal, cast
 
 from edgert.files import is_file, replace_bytes
 from edgert.runtime import json_form
-from edgert.stages.sink import output_file
+from edgert.stages.sink import output_file, retention
 from edgert.stages.sink.collect.label_formats import Classes, Sample, coco, data_yaml, yolo_rows
-from edgert.stages.sink.retention import CLOCK_WAS_SET
 from edgert.units import format_bytes
 
 Format = Literal["yolo", "coco"]
@@ -131,7 +130,7 @@ class DatasetFolder:
         while self._samples and (
             len(self._samples) > self._most
             or self._size_bytes > self._most_bytes
-            or CLOCK_WAS_SET < self._samples[0]["time_s"] < now_s - self._age_s
+            or retention.CLOCK_WAS_SET < self._samples[0]["time_s"] < now_s - self._age_s
         ):
             old = self._samples.popleft()
             self._names.discard(old["image"])

@@ -11,7 +11,6 @@ from edgert._version import __version__
 from edgert.clock import Clock, NotedClock, time_of_day_ns
 from edgert.recording import mcap_messages as messages
 from edgert.recording.mcap_file import McapWriter
-from edgert.recording.mcap_messages import digest
 from edgert.runtime import json_form
 from edgert.runtime.decisions import Entry, Journal
 from edgert.runtime.records import Result
@@ -166,7 +165,7 @@ class McapSink:
     def _add_result(self, result: Result) -> None:
         frame = result.frame
         data = json_form.plain_result(result, self._clock)
-        data["digests"] = {stage: digest(record) for stage, record in result.outputs.items()}
+        data["digests"] = {stage: messages.digest(record) for stage, record in result.outputs.items()}
         self._add(messages.RESULTS, frame.timestamp_ns, data)
         if (boxes := messages.drawn(result, data["time_ns"])) is not None:
             self._writer.add(messages.annotation_topic(frame.stream), data["time_ns"], data["time_ns"], boxes)

@@ -1,7 +1,5 @@
 """The server that a sink sends to: address, credentials, certificates."""
 
-from __future__ import annotations
-
 import re
 import socket
 import ssl
@@ -38,7 +36,7 @@ class Tls(Section):
     verify: bool = Field(default=True, description="false: any certificate is accepted")
 
     @model_validator(mode="after")
-    def _check_files(self) -> Tls:
+    def _check_files(self) -> "Tls":
         if (self.cert is None) != (self.key is None):
             raise ValueError("cert: and key: must be given together")
         for path in (self.ca, self.cert, self.key):

@@ -20,8 +20,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from edgert.errors import StageError, cause
-from edgert.stages.sink.output_file import FULL
-from edgert.stages.sink.retention import CLOCK_WAS_SET
+from edgert.stages.sink import output_file, retention
 from edgert.stages.sink.send.segment import Row, Segment, open_own
 
 log = logging.getLogger("edgert.send")
@@ -239,7 +238,7 @@ class Spool:
             file = self.path and self.path / f"{row.number:016x}.spool"
             made = Segment.create(file, self._epoch_s, row, record)
         except OSError as error:
-            if error.errno in FULL:
+            if error.errno in output_file.FULL:
                 raise
             if before is None or before.path is not None:  # a read-only disk, for instance, while the server is there
                 log.warning("%s: messages are kept in memory for now: %s: %s", self._where, self.path, cause(error))
@@ -298,7 +297,7 @@ class Spool:
                 if not segment.is_earlier:
                     segment.set_epoch(self._epoch_s)
         for segment in self._segments:
-            if segment.is_earlier and segment.oldest_s < CLOCK_WAS_SET < time.time():
+            if segment.is_earlier and segment.oldest_s < retention.CLOCK_WAS_SET < time.time():
                 segment.set_epoch(segment.epoch_s + time.time() - segment.oldest_s)  # its age is unknown
 
     def _count_dropped(self, count: int, why: str) -> None:

@@ -1,7 +1,5 @@
 """Sink that serves the live page: every camera with its boxes, events, and the state of the pipeline."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -40,7 +38,7 @@ class HttpSink(LivePage):
         stats: Callable[[], Mapping[str, object]],
         access: Access = _OPEN,
         clips: Path | None = None,
-        video: WhepVideo | None = None,
+        video: "WhepVideo | None" = None,
         swap_page: Callable[[], str] = str,
         control: Callable[[bytes, str], bytes] = lambda line, who: b"",
     ) -> None:

@@ -1,7 +1,5 @@
 """The addresses of the live page. One thread encodes images, and one makes the other answers."""
 
-from __future__ import annotations
-
 import asyncio
 import base64
 import hashlib
@@ -69,7 +67,7 @@ class LivePage:
         stats: Callable[[], Mapping[str, object]],
         access: Access,
         clips: Path | None,
-        video: WhepVideo | None,
+        video: "WhepVideo | None",
         swap_page: Callable[[], str],
         control: Callable[[bytes, str], bytes],
     ) -> None:
@@ -78,7 +76,7 @@ class LivePage:
         self.events = EventLog(self.images, lambda work: self._encoder.submit(work))
         self._encoder, self._answerer, self._changer = map(Worker, _THREADS)
         self._viewers = FairGroup[Connection](affordable_limit(limits.PAGE_VIEWERS))
-        self._shared, self._changes = dict[str, tuple[float, asyncio.Task[Response]]](), 0
+        self._shared, self._changes = dict[str, tuple[float, "asyncio.Task[Response]"]](), 0
 
     def start_workers(self) -> None:
         """Start the threads that encode images and make answers."""
