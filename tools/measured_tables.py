@@ -30,6 +30,7 @@ SIDES = {
     "careful": "careful PyTorch",
     "compile": "torch.compile",
     "bare-rtx": "TensorRT-RTX's engine alone",
+    "fed-rtx": "the same, and the bytes of each batch brought up",
     "bare-ort": "ONNX Runtime's engine alone",
 }
 """Side of bench_gpu_peers.py → title of its row, in the order of the rows."""

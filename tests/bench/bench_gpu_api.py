@@ -9,9 +9,10 @@ before, as a camera fills them. Frames that are submitted one by one into batche
 of eight frames, in turns. At 30 frames a second, the processor's time of the whole process counts. Openings are of
 one pipeline after the other in one process, each called three times.
 
-What an opening costs without edgert is beside it: TensorRT-RTX by hand, an engine opened, run in as many execution
-contexts as a pipeline has, and closed. Needs a GPU, PyCUDA, PyTorch, which makes the network, and the engine; says so
-and passes where one is missing.
+What a frame and an opening cost without edgert is beside it, by TensorRT-RTX called by hand: batches of eight copies
+and of one; a loop that sleeps, brings a frame to the GPU, replays one CUDA graph and looks for its end; an engine
+opened, run in as many execution contexts as a pipeline has, and closed. Needs a GPU, PyCUDA, PyTorch, which makes the
+network, and the engine; says so and passes where one is missing.
 """
 
 import argparse
@@ -26,6 +27,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -42,9 +44,10 @@ from tests.bench.gpu_task import TASKS, scenes
 from tests.bench.report import main
 
 ROUNDS, COUNT, BATCH = 5, 8000, 8
-RATE_HZ, PACED = 30.0, 150
+RATE_HZ, PACED, LOOK_S = 30.0, 150, 1e-4
 CALLS, WARM_OPENINGS = 3, 10
 SIZE = (WIDTH, HEIGHT)
+KINDS = ("start", "batches", "pace", "openings")
 
 BAR_S = 2.0
 PROGRAM = """
@@ -127,6 +130,21 @@ def batches(subject: Subject) -> Iterator[Figure]:
     yield Figure(f"{subject.engine}: one by one / buffers of eight", ratio, "x", 0.9, "higher", ROUNDS, detail)
 
 
+def bare_batches(entry: Entry) -> Iterator[Figure]:
+    """The same by one thread that calls TensorRT-RTX: a copy for each frame beside one for each batch."""
+    from tests.bench.gpu_bare import FedRtx
+
+    frames = [*entry.pinned, *entry.pinned][:BATCH]
+    sides = [FedRtx(entry.lines, frames, BATCH, entry.exported(BATCH), one_by_one) for one_by_one in (True, False)]
+    found = [[side.saturated(1.0).fps for side in sides] for _ in range(ROUNDS)]
+    for side in sides:
+        side.close()
+    one, many = (statistics.median(each) for each in zip(*found, strict=True))
+    ratio = statistics.median(a / b for a, b in found)
+    detail = {"a copy each, frames/s": one, "a copy of eight, frames/s": many}
+    yield Figure("rtx by hand: a copy each / a copy of eight", ratio, "x", None, "higher", ROUNDS, detail)
+
+
 def processor_us(work: Callable[[], object]) -> float:
     """Return the microseconds of the whole process per frame, at the pace of a camera."""
     for _ in range(10):
@@ -152,6 +170,29 @@ def pace(subject: Subject) -> Iterator[Figure]:
     for name, each in found.items():
         title = f"{subject.engine}: {name} at {RATE_HZ:g} frames/s, processor time per frame"
         yield Figure(title, statistics.median(each), "µs", 1000.0, "lower", 3 * PACED, {"most": max(each)})
+
+
+def bare_pace(entry: Entry) -> Iterator[Figure]:
+    from tests.bench.gpu_bare import FedRtx
+
+    bare = FedRtx(entry.lines, entry.pinned, 1, entry.exported(1))
+
+    def run() -> None:
+        done = bare.submit(0)
+        while not done.query():
+            time.sleep(LOOK_S)
+
+    with ThreadPoolExecutor(1) as other:
+        ways = {
+            "nothing at all": bool,
+            "nothing, in another thread": lambda: other.submit(bool).result(),
+            "rtx by hand: a copy, a graph, its end": run,
+        }
+        found = {name: [processor_us(work) for _ in range(3)] for name, work in ways.items()}
+    for name, each in found.items():
+        title = f"{name} at {RATE_HZ:g} frames/s, processor time per frame"
+        yield Figure(title, statistics.median(each), "µs", None, "lower", 3 * PACED, {"most": max(each)})
+    bare.close()
 
 
 class _MallocInfo(ctypes.Structure):
@@ -228,8 +269,12 @@ def measure(options: argparse.Namespace) -> Iterator[Figure]:
             made = partial(Subject, entry.task, entry.model, ENGINES[engine])
             if "batches" in options.only:
                 yield from batches(made(BATCH, Path(temporary)))
+                if engine == "rtx":
+                    yield from bare_batches(entry)
             if "pace" in options.only:
                 yield from pace(made(1, Path(temporary)))
+                if engine == "rtx":
+                    yield from bare_pace(entry)
             if "openings" in options.only:
                 yield from openings(made(1, Path(temporary)), entry, options.openings)
 

@@ -7,6 +7,8 @@ The sides:
 - compile: the same lines by torch.compile(mode="reduce-overhead")
 - bare-ort, bare-rtx: ONNX Runtime's and TensorRT-RTX's engine alone (gpu_bare.py): fixed shape, one CUDA graph
   replayed, no frames and no answers
+- fed-rtx: bare-rtx with the bytes of each batch brought to the GPU meanwhile, by one copy that nobody reads: no frames
+  of the host come faster
 - edgert-ort, edgert-rtx: edgert.Pipeline with ``source: api``; the program submits a ``pipeline.buffer()`` for each
   frame, of which the pipeline makes batches, and a callback takes results
 - batch-ort, batch-rtx: the same with a ``pipeline.buffer(batch=…)`` for each batch
@@ -66,6 +68,7 @@ OURS = {
 SIDES = (
     "careful",
     "bare-rtx",
+    "fed-rtx",
     "bare-ort",
     *(f"{kind}-{engine}" for kind in OURS for engine in ENGINES),
     "compile",
@@ -125,8 +128,8 @@ class Race:
             return OURS[kind](subject, self.entry.pixels)
         from tests.bench import gpu_bare, gpu_careful
 
-        if kind == "bare":
-            bare = gpu_bare.BareRtx if engine == "rtx" else gpu_bare.BareOrt
+        if kind in ("bare", "fed"):
+            bare = gpu_bare.FedRtx if kind == "fed" else gpu_bare.BareRtx if engine == "rtx" else gpu_bare.BareOrt
             return bare(self.entry.lines, self.entry.pinned, self.rows, self.entry.exported(self.rows))
         by = gpu_careful.Careful if kind == "careful" else gpu_careful.Compiled
         return by(self.entry.lines, self.entry.pinned, self.rows)

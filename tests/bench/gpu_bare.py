@@ -98,6 +98,29 @@ class BareRtx(Bare):
             raise RuntimeError("TensorRT-RTX failed while running")
 
 
+class FedRtx(BareRtx):
+    """TensorRT-RTX with the bytes of each batch brought to the GPU meanwhile, by one copy that nobody reads, or by one
+    for each frame: as fast as frames of the host can come through this engine here, whatever is done with them."""
+
+    def __init__(
+        self, lines: Lines, frames: Sequence[Tensor], rows: int, model: Path, one_by_one: bool = False
+    ) -> None:
+        super().__init__(lines, frames, rows, model)
+        batches = [torch.stack(list(frames[:rows])).pin_memory() for _ in range(IN_FLIGHT)]
+        whole = [(torch.empty_like(batch, device="cuda"), batch) for batch in batches]
+        self._copies = [[*zip(to, batch, strict=True)] if one_by_one else [(to, batch)] for to, batch in whole]
+        self._bringing, self._there = torch.cuda.Stream(), torch.cuda.Event()
+        torch.cuda.synchronize()
+
+    def submit(self, index: int) -> Any:
+        with torch.cuda.stream(self._bringing):
+            for to, frames in self._copies[self._turn]:
+                to.copy_(frames, non_blocking=True)
+            self._there.record()
+        self._stream.wait_event(self._there)
+        return super().submit(index)
+
+
 def plan_of(trt: Any, logger: Any, model: Path) -> Any:
     builder = trt.Builder(logger)
     network = builder.create_network()

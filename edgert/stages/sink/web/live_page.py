@@ -73,14 +73,15 @@ class LivePage:
     ) -> None:
         self.stats, self.access, self.whep, self.swap_page, self.control = stats, access, video, swap_page, control
         self.images, self.clips = LiveImages(), ClipIndex(clips) if clips is not None else None
-        self.events = EventLog(self.images, lambda work: self._encoder.submit(work))
         self._encoder, self._answerer, self._changer = map(Worker, _THREADS)
+        self.events = EventLog(self.images, self._encoder.submit)
         self._viewers = FairGroup[Connection](affordable_limit(limits.PAGE_VIEWERS))
         self._shared, self._changes = dict[str, tuple[float, "asyncio.Task[Response]"]](), 0
 
     def start_workers(self) -> None:
         """Start the threads that encode images and make answers."""
         self._encoder, self._answerer, self._changer = map(Worker, _THREADS)
+        self.events = EventLog(self.images, self._encoder.submit)
         self._encoder.start()
         self._answerer.start()
 
