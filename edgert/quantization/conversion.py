@@ -1,7 +1,6 @@
 """Conversion of a model to INT8, to FP16, or to the fastest precision that is accurate enough."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 
 from edgert.config import ModelConfig
 from edgert.engine import default_profile
@@ -11,22 +10,15 @@ from edgert.graph.batch_size import has_open_batch
 from edgert.quantization.batched import PAIR, accepts_several, open_batch
 from edgert.quantization.calibrated import CalibratedModel, calibrate_section
 from edgert.quantization.describe import summary
-from edgert.quantization.fp16.to_fp16 import Kept, to_fp16
+from edgert.quantization.fp16.to_fp16 import to_fp16
 from edgert.quantization.int8_model import QuantizationResult, quantize_section, round_only_model
+from edgert.quantization.precision import is_quantized
 from edgert.quantization.quantizer import match_names
 from edgert.quantization.run import Job
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Fp16Model:
-    """A float16 model and the nodes that stayed float32."""
-
-    model: Model
-    kept: tuple[Kept, ...]
-
-
-def fp16_model(model: Model, config: ModelConfig, *, open_batch: bool = False) -> Fp16Model:
-    """Convert a model to float16.
+def fp16_model(model: Model, config: ModelConfig, *, open_batch: bool = False) -> tuple[Model, dict[str, str]]:
+    """Return the model in float16, and the reasons of nodes that stay float32, by name.
 
     Nodes of ``quantize: {keep: …}`` stay float32, and so do nodes whose values float16 cannot hold.
 
@@ -36,9 +28,11 @@ def fp16_model(model: Model, config: ModelConfig, *, open_batch: bool = False) -
         open_batch: whether an open batch size stays open; otherwise it becomes that of the section, or 1.
 
     Raises:
-        ModelError: dimensions stay open.
+        ModelError: dimensions stay open, or the model is quantized.
         CalibrationError: ``keep`` matches no node.
     """
+    if is_quantized(model):
+        raise ModelError("a quantized model has no float16 form", where=str(model.path), fix="give the float32 model")
     if len(config.profiles) > 1:
         raise ModelError(
             f"a model with {len(config.profiles)} profiles is converted at one size",
@@ -50,8 +44,8 @@ def fp16_model(model: Model, config: ModelConfig, *, open_batch: bool = False) -
     ready, _ = clean(with_shapes(model, shapes, open_batch=open_batch) if shapes else model)
     graph = read(ready)
     keep = match_names(config.quantize.keep, [node.name for node in graph.nodes], "quantize.keep")
-    fp16 = to_fp16(graph, keep=keep)
-    return Fp16Model(write(fp16.graph, ready), fp16.kept)
+    made, kept = to_fp16(graph, keep=keep)
+    return write(made, ready), kept
 
 
 def _make_int8(model: Model, config: ModelConfig, job: Job) -> Model:
@@ -134,10 +128,10 @@ def _quantize(config: ModelConfig, calibrated: CalibratedModel, job: Job, *, str
 
 
 def _make_fp16(model: Model, config: ModelConfig, job: Job) -> Model:
-    made = fp16_model(model, config, open_batch=job.rows > 1)
-    if made.kept:
-        job.run.log(f"fp16: {len(made.kept)} nodes stay fp32, the first {made.kept[0].node}: {made.kept[0].reason}")
-    return made.model
+    made, kept = fp16_model(model, config, open_batch=job.rows > 1)
+    for name, reason in list(kept.items())[:1]:
+        job.run.log(f"fp16: {len(kept)} nodes stay fp32, the first {name}: {reason}")
+    return made
 
 
 MAKERS: Mapping[str, Callable[[Model, ModelConfig, Job], Model]] = {

@@ -138,7 +138,7 @@ def make_versions(
             targets += sorted((target for target in EMULATED if target in wanted.emulated), key=wanted.emulated.index)
             found += [_make_int8(base, target) for target in targets]
         if "fp16" in wanted.precisions:
-            found.append(Version("fp16", "FP16", fp16_model(load(config.onnx), config).model))
+            found.append(Version("fp16", "FP16", fp16_model(load(config.onnx), config)[0]))
     except EdgertError as error:
         raise error.at(run.where)  # noqa: B904 - the same error, with its place
     return {version.name: version for version in found}

@@ -104,7 +104,7 @@ def as_precision(model: Model, library: Library, precision: str) -> tuple[Model,
         return model, {}
     if library.kind == "weak":
         return model, {"precision": precision}
-    return write(to_fp16(read(model)).graph, model), {}
+    return write(to_fp16(read(model))[0], model), {}
 
 
 @pytest.mark.parametrize("precision", ["fp32", "fp16"])

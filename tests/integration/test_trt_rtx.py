@@ -63,7 +63,7 @@ def built(model: Model, **options: object) -> BuildResult:
 
 
 def half(model: Model) -> Model:
-    return write(to_fp16(read(model)).graph, model)
+    return write(to_fp16(read(model))[0], model)
 
 
 def int8(model: Model) -> Model:

@@ -9,7 +9,7 @@ from edgert.errors import ModelError, nearest
 from edgert.graph import Graph, Node
 from edgert.graph.operators import ARITHMETIC, about, is_copy, of_kind
 from edgert.graph.type_inference import dtypes
-from edgert.quantization.fp16.rules import EXACT_INTEGERS, Array, Facts, Measured, Ports, magnitudes, ports, reason
+from edgert.quantization.fp16.rules import EXACT_INTEGERS, Array, Facts, Ports, magnitudes, ports, reason
 
 MIN_PLACES = 64
 """Smallest number of values of a stored tensor that counts as anchors or a grid."""
@@ -123,13 +123,12 @@ class Plan:
         return at in self.fp16_nodes and position in self.ports[at].outputs
 
 
-def plan(graph: Graph, keep: Collection[str], measured: Measured, pinned: Collection[str]) -> Plan:
+def plan(graph: Graph, keep: Collection[str], pinned: Collection[str]) -> Plan:
     """Return the decision for every node.
 
     Args:
         graph: float graph.
         keep: names of nodes that stay float32.
-        measured: largest magnitudes, see :data:`~edgert.quantization.fp16.rules.Measured`.
         pinned: tensors that must exist in float32.
 
     Raises:
@@ -143,7 +142,7 @@ def plan(graph: Graph, keep: Collection[str], measured: Measured, pinned: Collec
                 fix="name nodes as edgert inspect lists them",
             )
     types = dtypes(graph)
-    facts = Facts(graph, types, magnitudes(graph, measured))
+    facts = Facts(graph, types, magnitudes(graph))
     found = [ports(graph, node, types) for node in graph.nodes]
     tail = positions(facts)
     reasons = {}  # of nodes themselves, before their neighbors count
@@ -202,14 +201,14 @@ class _Decision:
         self._keep(fed & needed, _BETWEEN)
 
     def fix_starts(self) -> None:
-        """Keep nodes that make floats from other types (DequantizeLinear) where a float32 node reads them."""
+        """Keep nodes that make floats from other types where a float32 node reads them."""
         for at in sorted(self._free, reverse=True):
             outputs = [name for name in self._graph.nodes[at].outputs if name]
             if self._is_start(at) and any(self._is_read_as_float32(name, ()) for name in outputs):
                 self._keep({at}, "")
 
     def fix_ends(self) -> None:
-        """Keep nodes that make other types from floats (QuantizeLinear, comparisons) where they read float32."""
+        """Keep nodes that make other types from floats (comparisons) where they read float32."""
         for at in sorted(self._free):
             if not self._ports[at].gives and any(self._is_float32(name, ()) for name in self._data(at)):
                 self._keep({at}, "")

@@ -15,7 +15,6 @@ import numpy.typing as npt
 from edgert.graph import Graph, Node
 from edgert.graph.operators import (
     MEANS,
-    QDQ,
     SUMS,
     WEIGHTED,
     about,
@@ -29,37 +28,22 @@ from edgert.graph.operators import (
 from edgert.graph.type_inference import Signature, signature
 from edgert.quantization.scheme.units import CLIPS
 
-HEADROOM = 4.0
-"""Factor by which values of other images may exceed the largest measured value."""
-
 Array = npt.NDArray[Any]
-Measured = Mapping[str, float]
-"""Largest measured magnitude by tensor, from its histogram; not the threshold of INT8."""
 
 _OPEN = 1e30
 """Magnitude from which a bound of a Clip counts as open; exporters write the largest float32."""
 
 
-def magnitudes(graph: Graph, measured: Measured) -> dict[str, float]:
-    """Return the largest magnitude to expect by tensor, the smallest known bound; unbounded ones are left out.
+def magnitudes(graph: Graph) -> dict[str, float]:
+    """Return the largest possible magnitude by tensor; unbounded ones are left out.
 
-    Stored tensors have the magnitude of their values, measured ones that of the measurement times :data:`HEADROOM`. An
-    operator's bound holds for every image: 1 for a Sigmoid, its bounds for a Clip.
-
-    Args:
-        graph: float graph.
-        measured: largest magnitudes, see :data:`Measured`.
+    Stored tensors have the magnitude of their values. An operator's bound holds for every image: 1 for a Sigmoid.
     """
     found = {name: largest(array) for name, array in graph.constants.items() if array.dtype.kind in "fiu"}
-    found |= {spec.name: measured[spec.name] * HEADROOM for spec in graph.inputs if spec.name in measured}
     for node in graph.nodes:
         bound = None if node.domain else _output_bound(graph, node, found)
-        for position, name in enumerate(filter(None, node.outputs)):
-            known = [measured[name] * HEADROOM] if name in measured else []
-            if bound is not None and (position == 0 or node.op == "Split"):
-                known.append(bound)
-            if known:
-                found[name] = min(known)
+        if bound is not None:
+            found.update(dict.fromkeys(node.outputs if node.op == "Split" else node.outputs[:1], bound))
     return found
 
 
@@ -96,8 +80,6 @@ def _output_bound(graph: Graph, node: Node, known: Mapping[str, float]) -> float
 
 def _computed_bound(graph: Graph, node: Node, known: Mapping[str, float], first: float | None) -> float | None:
     second = known.get(node.inputs[1]) if len(node.inputs) > 1 else None
-    if about(node.op).kind == "dequantize":
-        return _dequantized_bound(graph, node, second)
     if node.op == "Exp" and first is not None:
         return math.exp(min(first, 700.0))  # float64 ends beyond
     if first is None or second is None:
@@ -105,20 +87,6 @@ def _computed_bound(graph: Graph, node: Node, known: Mapping[str, float], first:
     if node.op in SUMS:
         return first + second
     return first * second if node.op == "Mul" else None
-
-
-def _dequantized_bound(graph: Graph, node: Node, scale: float | None) -> float | None:
-    """Return the largest scale times the range of the integers, of their values where they are stored."""
-    zero = graph.constants.get(node.inputs[2]) if len(node.inputs) > 2 else None
-    stored = graph.constants.get(node.inputs[0])
-    dtype = stored.dtype if stored is not None else None if zero is None else zero.dtype
-    if scale is None or dtype is None or dtype.kind not in "iu":
-        return None
-    offset = 0 if zero is None else largest(zero)
-    if stored is not None:
-        return (largest(stored) + offset) * scale
-    limits = np.iinfo(dtype)
-    return max(abs(limits.min - offset), abs(limits.max - offset)) * scale
 
 
 _POSITIONS = frozenset({("Resize", 1)})  # regions of interest are coordinates
@@ -182,8 +150,6 @@ def _deciding_variable(found: Signature, node: Node, position: int) -> str:
     port = found.output(position)
     if port is None or "float16" not in port.dtypes:
         return ""
-    if node.op == "DequantizeLinear":  # from opset 23 its output has another variable, by default with the scale's type
-        return "" if node.attributes.get("output_dtype") else _variable(found, 1)
     return port.variable if found.is_input_type(port.variable) else ""
 
 
@@ -193,10 +159,8 @@ EXACT_INTEGERS = 2048
 """Largest number up to which float16 holds every integer."""
 LOST_SHARE = 0.01
 """Largest part of a stored tensor's magnitude that float16 may lose; rounding normal numbers loses up to 0.0005."""
-SCALE_ERROR = 2.0**-8
-"""Largest relative error of a quantization scale: half a step of INT8 at its largest value."""
 ASSUMED = 64.0
-"""Magnitude in sums that is assumed for values that were not measured."""
+"""Magnitude in sums that is assumed for values without a bound."""
 
 _GROWING = frozenset(
     {
@@ -217,7 +181,7 @@ class Facts:
     Attributes:
         graph: float graph.
         types: element types by tensor.
-        reach: largest magnitudes to expect by tensor, from :func:`magnitudes`.
+        reach: largest possible magnitudes by tensor, from :func:`magnitudes`.
     """
 
     graph: Graph
@@ -266,7 +230,7 @@ def reason(facts: Facts, node: Node, ports: Ports) -> str:
 
 
 def as_fp16(array: Array) -> Array:
-    """Return an array in float16; finite values beyond its range (open bounds of a Clip) are clipped to it."""
+    """Return an array in float16; finite values beyond its range, as open bounds of a Clip, are clipped to it."""
     narrow: Array = np.where(np.isfinite(array), np.clip(array, -LARGEST, LARGEST), array).astype(np.float16)
     return narrow
 
@@ -289,7 +253,7 @@ def _value_reasons(facts: Facts, node: Node, ports: Ports) -> Iterator[str]:
             continue
         if reach > LARGEST:
             yield f"{name!r} may reach {reach:.3g}; float16 ends at {LARGEST:.0f}"
-        elif 0 < reach < SMALLEST_NORMAL * HEADROOM:
+        elif 0 < reach < SMALLEST_NORMAL:
             yield f"{name!r} stays below {reach:.1g}, where float16 loses bits"
 
 
@@ -297,15 +261,8 @@ def _constant_reasons(facts: Facts, node: Node, ports: Ports) -> Iterator[str]:
     """Yield a reason for each stored tensor that leaves the range, or loses too much."""
     for at in sorted(ports.inputs):
         array = facts.graph.constants.get(node.inputs[at])
-        if array is None:
-            continue
-        if node.op not in QDQ or at != 1:
+        if array is not None:
             yield from _constant_reason(node, at, array)
-            continue
-        error = np.abs(array - as_fp16(array).astype(np.float32)) > np.abs(array) * SCALE_ERROR
-        if error.any() or largest(array) > LARGEST:
-            example = float(array[error][0]) if error.any() else largest(array)
-            yield f"scale {node.inputs[at]!r} has values such as {example:.2g}"
 
 
 def _constant_reason(node: Node, at: int, array: Array) -> Iterator[str]:
@@ -329,7 +286,7 @@ def _growth_reasons(facts: Facts, node: Node, ports: Ports) -> Iterator[str]:
     if (node.op in _GROWING or is_square(node)) and node.outputs[0] not in facts.reach and not is_root:
         yield f"no bound is known for the values of {'a square' if is_square(node) else node.op}"
     reach = facts.reach.get(node.inputs[0]) if node.inputs else None
-    if node.op in _EXPONENTIAL and reach is not None and reach / HEADROOM > math.log(LARGEST / HEADROOM):
+    if node.op in _EXPONENTIAL and reach is not None and reach > math.log(LARGEST):
         yield f"e to the power of {node.inputs[0]!r} leaves float16"
 
 

@@ -2,41 +2,24 @@
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Literal
 
 import numpy as np
-import numpy.typing as npt
 
 from edgert.board.host import core_count
 from edgert.graph import Graph, Names, Node, TensorSpec
 from edgert.graph.ir import free_name
 from edgert.graph.type_inference import cast_node
 from edgert.quantization.fp16.plan import Plan, makes_float32, plan
-from edgert.quantization.fp16.rules import LARGEST, SCALE_ERROR, Array, Measured, as_fp16
+from edgert.quantization.fp16.rules import LARGEST, Array, as_fp16
 from edgert.quantization.lowering.weights import F64, from_kernel_layout, kernel_of
 
 Precision = Literal["float32", "float16"]
 _OTHER: Mapping[Precision, Precision] = {"float32": "float16", "float16": "float32"}
 
 
-@dataclass(frozen=True, slots=True)
-class Kept:
-    """A node that stays float32, and the reason."""
-
-    node: str
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class Fp16Graph:
-    """A graph in float16, and its nodes that stay float32, in graph order."""
-
-    graph: Graph
-    kept: tuple[Kept, ...]
-
-
-def to_fp16(graph: Graph, *, keep: Collection[str] = (), amax: Measured | None = None) -> Fp16Graph:
+def to_fp16(graph: Graph, *, keep: Collection[str] = ()) -> tuple[Graph, dict[str, str]]:
     """Convert float32 nodes to float16, where float16 suffices; other types, shape arithmetic included, stay.
 
     Stored tensors are converted, weights so that each filter keeps its sum (:func:`fp16_weight`). One Cast per tensor
@@ -47,30 +30,27 @@ def to_fp16(graph: Graph, *, keep: Collection[str] = (), amax: Measured | None =
     A node stays float32 in these cases:
 
     - It is named in ``keep``, or the ONNX schema of its operator has no float16 form.
-    - Values leave float16's range, by measurement or by the node's formula.
+    - Values leave float16's range by the formula of the node.
     - A stored tensor leaves the range, or would lose more than 1 % (small constants that guard a division).
     - It sums more than 2048 values, or squares.
     - It computes positions or ranks scores in a detector's tail.
-    - Without measured ranges: its results grow (Exp, Pow, squares).
-
-    Q/DQ nodes take float16 scales from opset 19 on, and are float32 between Casts before. Scales of stored weights that
-    are too small for float16 are raised where it makes no difference (:func:`with_fp16_scales`).
+    - Its results grow (Exp, Pow, squares).
 
     Args:
-        graph: graph with static shapes and unique node names, of any precision.
+        graph: graph with static shapes and unique node names, not quantized.
         keep: names of nodes that stay float32.
-        amax: largest measured magnitude by tensor (``histogram.amax``, not the threshold for INT8). Values may become
-            four times as large.
+
+    Returns:
+        The graph, and the reasons of nodes that stay float32, by name in graph order.
 
     Raises:
         ModelError: ``keep`` names a node that does not exist.
     """
     pinned = {name for node in graph.nodes for name in node.captured}
     pinned |= {spec.name for spec in (*graph.inputs, *graph.outputs) if spec.dtype == "float32"}
-    decided = plan(with_fp16_scales(graph), keep, amax or {}, pinned)
-    kept = tuple(Kept(graph.nodes[at].name, why) for at, why in decided.reasons.items())
+    decided = plan(graph, keep, pinned)
     converted = _Conversion(decided, frozenset(name for name in pinned if decided.types.get(name) == "float32"))
-    return Fp16Graph(converted.graph(), kept)
+    return converted.graph(), {graph.nodes[at].name: why for at, why in decided.reasons.items()}
 
 
 class _Conversion:
@@ -183,52 +163,6 @@ class _Conversion:
             yield from ((name, dtype, alias) for dtype, alias in called.items())
 
 
-SMALLEST_SCALE = 2.0**-25 / SCALE_ERROR
-"""Smallest scale that float16 rounds by less than ``SCALE_ERROR``; its steps near zero are 2^-24."""
-_HALF_SCALES = 19
-"""First opset whose Q/DQ take float16 scales: https://onnx.ai/onnx/operators/onnx__DequantizeLinear.html."""
-
-
-def with_fp16_scales(graph: Graph) -> Graph:
-    """Return the graph with larger scales for channels of nearly zero weights, whose integers are rounded again.
-
-    Channels that training has switched off have scales down to 1e-30, and one of them would keep the DequantizeLinear
-    of the full weight in float32. A scale is raised only where the error, at most 2^-18 per weight, is below 1/128 of
-    the rounding error of the largest channel.
-    """
-    if graph.opset < _HALF_SCALES:
-        return graph
-    names, stored, nodes = Names(graph), dict(graph.constants), []
-    for node in graph.nodes:
-        if node.op == "DequantizeLinear" and not node.domain and _can_be_raised(graph, node):
-            values, scale = _raise_scales(graph, node)
-            named = tuple(names.new(f"{name}_raised") for name in node.inputs[:2])
-            stored.update(zip(named, (values, scale), strict=True))
-            node = replace(node, inputs=(*named, *node.inputs[2:]))
-        nodes.append(node)
-    return replace(graph, nodes=tuple(nodes), constants=stored)
-
-
-def _can_be_raised(graph: Graph, node: Node) -> bool:
-    values, scale = (graph.constants.get(name) for name in node.inputs[:2])
-    if values is None or scale is None or values.dtype != np.int8 or scale.dtype != np.float32:
-        return False
-    # a computed zero point may have any value
-    if any(np.any(graph.constants.get(name, np.ones(1))) for name in filter(None, node.inputs[2:])):
-        return False
-    return bool(scale.min() < SMALLEST_SCALE and scale.max() * SCALE_ERROR >= SMALLEST_SCALE / 2)
-
-
-def _raise_scales(graph: Graph, node: Node) -> tuple[Array, Array]:
-    values, scale = (graph.constants[name] for name in node.inputs[:2])
-    raised = np.maximum(scale, np.float32(SMALLEST_SCALE))
-    factor = scale.astype(np.float64) / raised
-    if scale.ndim == 1 and scale.size > 1:
-        axis = int(node.attributes.get("axis", 1)) % values.ndim
-        factor = factor.reshape([-1 if at == axis else 1 for at in range(values.ndim)])
-    return np.rint(values * factor).astype(np.int8), raised
-
-
 # Weights in float16 whose filters keep their sums.
 #
 # Filters of small networks detect edges with weights of opposite sign that nearly cancel. On a flat area the output is
@@ -271,19 +205,11 @@ def keep_sums(rows: F64) -> F64:
     # (error + step)^2 - error^2 for each |step|: the two are of opposite sign
     last = LARGEST + np.arange(rows.shape[1])  # cost of weights that do not help: after all others, from left to right
     cost = np.where(step * total[:, None] < 0, np.abs(step) - 2 * np.abs(error), last)
-    order, each = cheapest_columns(cost), np.arange(len(rows))
+    order = np.argsort(cost, axis=1, kind="stable")[:, :_MOST_FLIPS]
+    each = np.arange(len(rows))
     for column in order.T:
         move = step[each, column]
         flip = np.abs(total + move) < np.abs(total)
         values[each, column] += np.where(flip, move, 0.0)
         total += np.where(flip, move, 0.0)
     return values
-
-
-def cheapest_columns(cost: F64) -> npt.NDArray[np.intp]:
-    """Return the columns of the lowest costs of each row, lowest and leftmost first."""
-    if cost.shape[1] <= _MOST_FLIPS:
-        return np.argsort(cost, axis=1, kind="stable")
-    some = np.sort(np.argpartition(cost, _MOST_FLIPS - 1, axis=1)[:, :_MOST_FLIPS], axis=1)
-    order = np.argsort(np.take_along_axis(cost, some, axis=1), axis=1, kind="stable")
-    return np.take_along_axis(some, order, axis=1)

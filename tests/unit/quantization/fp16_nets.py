@@ -1,5 +1,6 @@
 """Models that are turned into FP16, and what is looked at afterwards."""
 
+from collections.abc import Collection
 from typing import Any
 
 import numpy as np
@@ -7,7 +8,7 @@ import onnx
 
 from edgert.backend.ort import Function
 from edgert.graph import Graph, Model, infer, read, write
-from edgert.quantization.fp16.to_fp16 import Fp16Graph, to_fp16
+from edgert.quantization.fp16.to_fp16 import to_fp16
 from tests.helpers.fp16_emulation import rounded
 from tests.unit.graph.graphs import make, node, weights
 
@@ -33,15 +34,15 @@ def feeds(model: Model, scale: float = 1.0) -> dict[str, Any]:
     }
 
 
-def half(model: Model, **options: Any) -> tuple[Fp16Graph, Model]:
+def half(model: Model, keep: Collection[str] = ()) -> tuple[Graph, dict[str, str]]:
     """The conversion, after the result was found to be valid in every type, loaded, and free of needless Casts."""
     graph = read(infer(model))
-    result = to_fp16(graph, **options)
-    converted = write(result.graph, model)
+    made, kept = to_fp16(graph, keep=keep)
+    converted = write(made, model)
     onnx.checker.check_model(infer(converted).proto, full_check=True)
     Function(converted)
-    assert_casts_are_few(result.graph, graph)
-    return result, converted
+    assert_casts_are_few(made, graph)
+    return made, kept
 
 
 def assert_casts_are_few(graph: Graph, before: Graph) -> None:
@@ -57,12 +58,8 @@ def ops(graph: Graph) -> list[str]:
     return [item.op for item in graph.nodes]
 
 
-def kept(result: Fp16Graph) -> dict[str, str]:
-    return {item.node: item.reason for item in result.kept}
-
-
-def stored_types(model: Model) -> dict[str, str]:
-    return {name: array.dtype.name for name, array in read(model).constants.items()}
+def stored_types(graph: Graph) -> dict[str, str]:
+    return {name: array.dtype.name for name, array in graph.constants.items()}
 
 
 def run(model: Model, graph: Graph | None = None, scale: float = 1.0) -> dict[str, Any]:

@@ -4,16 +4,22 @@ import numpy as np
 import pytest
 
 from edgert.backend.ort import Function
-from edgert.graph import read
-from edgert.quantization.fp16.rules import HEADROOM, largest, magnitudes
-from tests.unit.graph.graphs import make, node, value
+from edgert.graph import Model, read
+from edgert.quantization.fp16.rules import largest, magnitudes
+from tests.unit.graph.graphs import make, node
 
 
 def bound(op: str, known: float | None = 3.0, stored: dict[str, Any] | None = None, **attributes: Any) -> float | None:
     """What is known of an operator's output when its input reaches ``known``."""
-    names = ["x", *(stored or {})]
-    graph = read(make([node(op, names, ["y"], **attributes)], {"x": [1, 4, 8, 8]}, {"y": None}, stored))
-    return magnitudes(graph, {} if known is None else {"x": known / HEADROOM}).get("y")
+    nodes = [node(op, ["k" if known else "x", *(stored or {})], ["y"], **attributes)]
+    return magnitudes(read(limited(nodes, [1, 4, 8, 8], known or 1.0, stored))).get("y")
+
+
+def limited(nodes: list[Any], shape: list[int], most: float, stored: dict[str, Any] | None = None) -> Model:
+    """A model whose tensor ``k`` is its input ``x``, limited to ±``most``."""
+    ends = {"k_low": np.float32(-most), "k_high": np.float32(most)}
+    clip = node("Clip", ["x", *ends], ["k"], "limit")
+    return make([clip, *nodes], {"x": shape}, {"y": None}, {**(stored or {}), **ends})
 
 
 @pytest.mark.parametrize(
@@ -60,30 +66,9 @@ def test_a_padding_may_be_larger_than_what_it_surrounds() -> None:
 
 @pytest.mark.parametrize(("mode", "wanted"), [("linear", 3.0), ("cubic", None)])
 def test_a_cubic_resize_overshoots(mode: str, wanted: float | None) -> None:
-    nodes = [node("Resize", ["x", "", "s"], ["y"], mode=mode)]
-    graph = read(make(nodes, {"x": [1, 1, 4, 4]}, {"y": None}, {"s": np.float32([1, 1, 2, 2])}))
-    assert magnitudes(graph, {"x": 3 / HEADROOM}).get("y") == wanted
-
-
-def test_integers_times_their_scale() -> None:
-    nodes = [
-        node("DequantizeLinear", ["a", "s", "z"], ["signed"]),
-        node("DequantizeLinear", ["b", "s", "u"], ["unsigned"]),
-        node("DequantizeLinear", ["w", "s"], ["stored"]),
-        node("DequantizeLinear", ["b", "s"], ["unknown"]),
-    ]
-    feeds = {"a": value("a", [4], "int8"), "b": value("b", [4], "uint8")}
-    stored = {"s": np.float32(0.5), "z": np.int8(0), "u": np.uint8(128), "w": np.int8([3, -7])}
-    found = magnitudes(read(make(nodes, feeds, {"signed": None}, stored)), {})
-    assert (found["signed"], found["unsigned"], found["stored"]) == (64, 64, 3.5)
-    assert "unknown" not in found  # nothing in the graph has the integers' type
-
-
-def test_the_least_of_what_is_known_counts() -> None:
-    nodes = [node("Relu", ["x"], ["r"]), node("Sigmoid", ["r"], ["y"])]
-    graph = read(make(nodes, {"x": [4]}, {"y": None}))
-    assert magnitudes(graph, {"x": 1.0, "r": 0.5, "y": 7.0}) == {"x": HEADROOM, "r": 0.5 * HEADROOM, "y": 1.0}
-    assert magnitudes(graph, {"x": 2.0})["r"] == 2 * HEADROOM
+    nodes = [node("Resize", ["k", "", "s"], ["y"], mode=mode)]
+    graph = read(limited(nodes, [1, 1, 4, 4], 3.0, {"s": np.float32([1, 1, 2, 2])}))
+    assert magnitudes(graph).get("y") == wanted
 
 
 def test_every_bound_holds() -> None:
@@ -102,8 +87,8 @@ def test_every_bound_holds() -> None:
         "Sin",
         "HardSigmoid",
     ):
-        model = make([node(op, ["x"], ["y"])], {"x": [1, 4, 8, 8]}, {"y": None})
-        known = magnitudes(read(model), {"x": 3 / HEADROOM})["y"]
+        model = limited([node(op, ["k"], ["y"])], [1, 4, 8, 8], 3.0)
+        known = magnitudes(read(model))["y"]
         assert np.abs(Function(model)({"x": x})["y"]).max() <= known
 
 
