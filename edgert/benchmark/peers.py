@@ -24,7 +24,8 @@ from edgert.config.engine_choice import ReplicateConfig
 from edgert.errors import BuildError, ConfigError, DeviceError, nearest
 from edgert.graph import Model, load
 from edgert.quantization import run as follower
-from edgert.quantization.precision import in_precision, is_quantized
+from edgert.quantization.precision import in_precision
+from edgert.quantization.run import is_quantized
 from edgert.tuner.candidates import Tactic
 from edgert.tuner.rounds import Candidate
 from edgert.user_code import load_object

@@ -106,7 +106,7 @@ class BundleModel:
     @property
     def scales(self) -> Mapping[str, float]:
         """Tensor → value of one int8 step, from the bundle's calibration cache; empty without one."""
-        return parse_cache(self.text("cache")).scales if "cache" in self.entry.files else {}
+        return parse_cache(self.text("cache")) if "cache" in self.entry.files else {}
 
     @property
     def placement(self) -> Mapping[str, Any]:

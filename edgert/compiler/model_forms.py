@@ -103,7 +103,7 @@ def survey_step(
 
         model = job.model(rewritten.files[MODEL])
         graph = read(model)
-        scaled = None if lowered is None else parse_cache(lowered.files[CACHE].decode()).scales
+        scaled: Mapping[str, float] | None = None if lowered is None else parse_cache(lowered.files[CACHE].decode())
         if quantized is not None and calibrated is not None:
             table = chosen_ranges(calibrated, quantized, model)
             scaled = dla_int8_scales(graph, table, higher_precision_units(model, quantized, dla), dla)
@@ -289,7 +289,7 @@ def _image_layout(model: ModelForms, placement: Mapping[str, str]) -> str:
         typed=not job.target.takes_cache,
         precision=job.precision,
         fp16_nodes=json.loads(model.files["fp16_nodes"])["nodes"] if "fp16_nodes" in model.files else (),
-        scales=parse_cache(model.files["cache"].decode()).scales if "cache" in model.files else {},
+        scales=parse_cache(model.files["cache"].decode()) if "cache" in model.files else {},
     )
     return found.describe({found.tensor: found.format} if found.format is not None else {})
 

@@ -21,7 +21,7 @@ from edgert.errors import BuildError, ModelError
 from edgert.evaluation.final_boxes import BoxAgreement, agreement, has_final_boxes
 from edgert.graph import Model, clean, inputs, inspect, load, read, to_bytes
 from edgert.graph.load import read_file
-from edgert.quantization.precision import is_quantized
+from edgert.quantization.run import is_quantized
 from edgert.steps import Product, Report, Step, to_json
 
 FACTS, CHANGES, PORTS, QUALITY = "facts.json", "changes.json", "ports.json", "quality.json"

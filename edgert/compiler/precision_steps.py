@@ -150,8 +150,8 @@ def fp16_step(job: ModelJob, rewritten: Product) -> Step:
     def make(report: Report) -> Mapping[str, bytes]:
         from edgert.quantization.conversion import fp16_model
 
-        made = fp16_model(job.model(rewritten.files[MODEL]), job.config, open_batch=job.keeps_batch)
-        return {MODEL: to_bytes(made.model), HIGHER: to_json({one.node: one.reason for one in made.kept})}
+        made, kept = fp16_model(job.model(rewritten.files[MODEL]), job.config, open_batch=job.keeps_batch)
+        return {MODEL: to_bytes(made), HIGHER: to_json(kept)}
 
     def promise(files: Mapping[str, bytes]) -> str:
         check_same_ports(job, rewritten.files[MODEL], files[MODEL])

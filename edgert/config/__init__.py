@@ -14,13 +14,7 @@ from edgert.config.model_section import (
     SegmentTask,
     TaskConfig,
 )
-from edgert.config.pipeline_file import (
-    PipelineConfig,
-    PipelineFile,
-    PipelineSource,
-    json_schema,
-    load_pipeline,
-)
+from edgert.config.pipeline_file import PipelineConfig, PipelineFile, PipelineSource, json_schema, load_pipeline
 from edgert.config.stages import (
     CropConfig,
     CropStage,

@@ -7,14 +7,7 @@
 """
 
 from edgert.evaluation.compare import Comparison, EvaluationResult, compare, evaluate_versions
-from edgert.evaluation.evaluate_model import (
-    Accuracy,
-    Candidate,
-    EvaluationSetup,
-    Run,
-    evaluate,
-    open_evaluation,
-)
+from edgert.evaluation.evaluate_model import Accuracy, Candidate, EvaluationSetup, Run, evaluate, open_evaluation
 
 __all__ = [
     "Accuracy",

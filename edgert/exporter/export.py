@@ -23,7 +23,7 @@ from edgert.graph.dla_rewrites.apply import fit_model, prove, remaining_rewrites
 from edgert.graph.load import check_standard
 from edgert.installation import pipeline_path
 from edgert.quantization.conversion import fp16_model
-from edgert.quantization.precision import is_quantized
+from edgert.quantization.run import is_quantized
 from edgert.reporter import OnProgress
 from edgert.zip_archive import check_paths
 
@@ -58,7 +58,7 @@ def model_in_form(item: Item, form: Form, target: Target = "ort") -> Model:
         return load(item.forms[FP16])
     model = load(item.forms[FLOAT])
     if form == "fp16":
-        converted = fp16_model(model, item.config).model
+        converted, _ = fp16_model(model, item.config)
     else:
         converted, _ = fit_model(model, remaining_rewrites(item.config.skip_rewrites, f"{item.where}.skip_rewrites"))
     difference = boxes_apart(model, converted, uniform_feeds(model, item.config, 1))

@@ -1,8 +1,6 @@
 """Open batch dimension of an INT8 model, and the check that each image gives the same result as alone."""
 
-from bisect import bisect
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -10,7 +8,7 @@ import numpy.typing as npt
 
 from edgert.backend.ort import Function
 from edgert.errors import BuildError, ModelError
-from edgert.graph import Model, Node, TensorSpec, inputs, outputs, read, write
+from edgert.graph import Model, TensorSpec, inputs, read
 from edgert.graph.batch_size import has_open_batch, with_open_batch
 from edgert.quantization.calibration.walk import Feeds
 
@@ -35,81 +33,56 @@ def open_batch(model: Model, feeds: Sequence[Feeds] = (), *, file: Model | None 
         file: model it was made of, which the error mentions if it accepts several images.
 
     Raises:
-        ModelError: a node accepts one image only, or mixes images.
+        ModelError: the model accepts one image only, or mixes images.
     """
     if any(spec.shape[:1] != (1,) for spec in inputs(model)):
         return model
-    made = with_open_batch(model)
-    trial = _Trial(model, made, [*feeds, *_noise(inputs(model))][:PAIR])
-    closed = [spec.name for spec in outputs(model) if spec.shape[:1] != (1,)]
-    if closed or not trial.agrees(None):
-        raise _batch_error(model, trial, closed, file is not None and accepts_several(file, trial.feeds))
+    made, pair = with_open_batch(model), [*feeds, *_noise(inputs(model))][:PAIR]
+    why = _why_mixed(model, made, pair)
+    if why and file is not None and accepts_several(file, pair):
+        why, fix = f"{why}, though the file has an open batch: sizes were fixed to fold and quantize it", _OTHERWISE
+    else:
+        fix = "export the model so that every node uses the batch size of its input"
+    if why:
+        what = f"model {str(model.path)!r} takes one image at a time in this precision"
+        raise ModelError(what, why=why, where=str(model.path), fix=f"leave batch out of its stages, or {fix}")
     return made
 
 
+_OTHERWISE = "precision: fp16 or fp32"
+
+
 def accepts_several(model: Model, feeds: Sequence[Feeds]) -> bool:
-    """Return whether a model has an open batch and gives the same for two images at once as for each alone.
-
-    Args:
-        model: model to run.
-        feeds: two images, each of batch 1.
-    """
-    return has_open_batch(model) and _Trial(model, model, feeds[:PAIR]).agrees(None)
+    """Return whether a model has an open batch and gives the same for two images, of batch 1, at once as for each."""
+    return has_open_batch(model) and not _why_mixed(model, model, feeds[:PAIR])
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Trial:
-    """Comparison of a model with the same model with an open batch, on two images."""
-
-    model: Model
-    made: Model
-    feeds: Sequence[Feeds]
-
-    def agrees(self, count: int | None) -> bool:
-        """Return whether both models agree on the graph's outputs, or on all that the first ``count`` nodes compute."""
-        try:
-            alone = [self._run(self.model, count, feed) for feed in self.feeds]
-            both = {name: np.concatenate([feed[name] for feed in self.feeds]) for name in self.feeds[0]}
-            together = self._run(self.made, count, both)
-        except BuildError:  # sizes do not fit two images
-            return False
-        agree = _equals_stacked if count is None else _holds_both
-        return all(agree([results[name] for results in alone], array) for name, array in together.items())
-
-    def _run(self, model: Model, count: int | None, feed: Feeds) -> Mapping[str, Array]:
-        """Return the graph's outputs, or all that the first ``count`` nodes compute."""
-        part = model
-        if count is not None:
-            graph, types = read(model), read(self.model).specs
-            names = [name for node in graph.nodes[:count] for name in node.outputs if name in types]
-            seen = tuple(TensorSpec(name, (), types[name].dtype, ranked=False) for name in names)
-            part = write(replace(graph, nodes=graph.nodes[:count], outputs=seen), model)
-        return Function(part, fused=False)(feed)
-
-    def find_mixing_node(self) -> Node | None:
-        """Return the first node that treats two images differently; None where only the outputs differ."""
-        nodes = read(self.made).nodes
-        if self.agrees(len(nodes)):
-            return None
-        return nodes[bisect(range(1, len(nodes)), False, key=lambda count: not self.agrees(count))]
+def _why_mixed(model: Model, opened: Model, feeds: Sequence[Feeds]) -> str:
+    """Return why a model with an open batch gives other results for two images at once; empty if it does not."""
+    producers = read(opened).producers
+    try:
+        alone = [Function(model, fused=False)(feed) for feed in feeds]
+        both = {name: np.concatenate([feed[name] for feed in feeds]) for name in feeds[0]}
+        together = Function(opened, fused=False)(both)
+    except BuildError as error:  # sizes do not fit two images
+        return error.why
+    for name, found in together.items():
+        maker = producers.get(name)
+        which = f"output {name!r}" + (f" of node {maker.name!r} ({maker.op})" if maker else "")
+        rows = np.concatenate([results[name] for results in alone]) if found.ndim else found
+        if found.shape[:1] != (len(feeds),) or rows.shape != found.shape:
+            return f"{which} has no dimension for the batch"
+        if not _agree(rows, found):
+            return f"{which} differs between two images at once and each alone"
+    return ""
 
 
-def _equals_stacked(alone: Sequence[Array], both: Array, axis: int = 0) -> bool:
-    rows = np.concatenate(alone, axis)
-    if rows.shape != both.shape:
-        return False
+def _agree(rows: Array, both: Array) -> bool:
     if rows.dtype.kind not in "fiu":
         return bool(np.array_equal(rows, both))
     known = np.isfinite(rows)
     first, second = rows[known].astype(np.float64), both[known].astype(np.float64)
     return bool(np.linalg.norm(first - second) <= TOLERANCE * np.linalg.norm(first))
-
-
-def _holds_both(alone: Sequence[Array], both: Array) -> bool:
-    """Return whether an inner tensor holds both images along a dimension, or is the same for all images."""
-    if both.shape == alone[0].shape and all(np.array_equal(image, both) for image in alone):
-        return True
-    return both.ndim == alone[0].ndim and any(_equals_stacked(alone, both, axis) for axis in range(both.ndim))
 
 
 def _noise(specs: Sequence[TensorSpec]) -> list[dict[str, Array]]:
@@ -118,25 +91,3 @@ def _noise(specs: Sequence[TensorSpec]) -> list[dict[str, Array]]:
     return [
         {spec.name: random.uniform(0, 1, shapes[spec.name]).astype(spec.dtype) for spec in specs} for _ in range(PAIR)
     ]
-
-
-def _batch_error(model: Model, trial: _Trial, closed: Sequence[str], in_file: bool) -> ModelError:
-    node = trial.find_mixing_node()
-    if node is not None:
-        why = f"node {node.name!r} ({node.op}) gives other results for two images at once than for each alone"
-    else:
-        name = closed[0] if closed else outputs(model)[0].name
-        last = read(model).producers.get(name)
-        maker = f" of node {last.name!r} ({last.op})" if last is not None else ""
-        why = f"output {name!r}{maker} has no dimension for the batch"
-    return ModelError(
-        f"model {str(model.path)!r} takes one image at a time in this precision",
-        why=why + (", though the file has an open batch: sizes were fixed to fold and quantize it" * in_file),
-        where=str(model.path),
-        fix="leave batch out of its stages"
-        + (
-            ", or precision: fp16 or fp32"
-            if in_file
-            else ", or export the model so that this node uses the batch size of its input"
-        ),
-    )

@@ -174,7 +174,6 @@ class CalibratedModel:
             model,
             self.feed,
             method=self.table.method,
-            percentile=self.table.percentile,
             tensors=whole.needed,
             early_stop=self._stopped_early,
             stop=stop,

@@ -12,9 +12,8 @@ from edgert.quantization.calibrated import CalibratedModel, calibrate_section
 from edgert.quantization.describe import summary
 from edgert.quantization.fp16.to_fp16 import to_fp16
 from edgert.quantization.int8_model import QuantizationResult, quantize_section, round_only_model
-from edgert.quantization.precision import is_quantized
 from edgert.quantization.quantizer import match_names
-from edgert.quantization.run import Job
+from edgert.quantization.run import Job, is_quantized
 
 
 def fp16_model(model: Model, config: ModelConfig, *, open_batch: bool = False) -> tuple[Model, dict[str, str]]:

@@ -17,6 +17,7 @@ from edgert.evaluation.score import LOWER_IS_BETTER
 from edgert.graph import Model, load, to_bytes
 from edgert.quantization import describe_layers
 from edgert.quantization.calibration.ranges import RangeTable
+from edgert.quantization.calibration.threshold import PERCENTILE
 from edgert.quantization.int8_model import QuantizationResult
 from edgert.quantization.quantizer import Recipe
 from edgert.quantization.scheme.units import Target
@@ -78,7 +79,7 @@ def settings(config: ModelConfig, recipe: Recipe | None = None) -> Mapping[str, 
 
 def method_text(table: RangeTable, recipe: Recipe) -> str:
     """Return the method of choosing thresholds as text: ``"mse"``, or ``"auto: …"`` for one per tensor."""
-    shares = {"percentile": f"percentile {table.percentile:g}"}
+    shares = {"percentile": f"percentile {PERCENTILE:g}"}
     if not recipe.choose and not table.chosen:
         return shares.get(table.method, table.method)
     used = {table.chosen.get(name, table.method) for name in table.histograms}
@@ -178,8 +179,7 @@ def describe(
 ) -> QuantizationReport:
     """Return the report of a quantized model.
 
-    The model's file is read again. Thresholds of every method are computed for each tensor, in up to 20 ms each, and
-    equalization, where the section asks for it, is repeated.
+    The model's file is read again. Thresholds of every method are computed for each tensor, in up to 20 ms each.
 
     Args:
         outcome: quantized model and its measurements.
@@ -191,12 +191,7 @@ def describe(
         EdgertError: the model's file cannot be read any more.
     """
     model, plan = load(config.onnx), outcome.quantized.scheme
-    changes = describe_layers.corrections(outcome, model, config)
     images = source or (str(config.calibrate.images) if config.calibrate else "")
-    notes = list(_notes(outcome))
-    if config.quantize.equalize and all(one.kind != describe_layers.EQUALIZATION for one in changes):
-        text = f"{describe_layers.EQUALIZATION} was requested and found no channels that could be scaled."
-        notes.append(Note(text, level="note"))
     absent: dict[Missing, str] = {}
     if outcome.evaluation is None:
         by_user = "Accuracy was not measured, since the user's own code reads the outputs."
@@ -211,8 +206,7 @@ def describe(
         layers=describe_layers.layer_rows(outcome),
         cost_meaning=describe_layers.COST_MEANING if outcome.scan else "",
         tensors=describe_layers.tensor_rows(outcome.table, plan),
-        corrections=changes,
-        notes=tuple(notes),
+        notes=tuple(_notes(outcome)),
         settings=settings(config, outcome.recipe),
         absent=absent,
     )
@@ -265,9 +259,6 @@ def _notes(outcome: QuantizationResult) -> Iterator[Note]:
     if outcome.scan is not None and not outcome.scan.is_complete:
         missing = sum(item.cost is None for item in outcome.scan.ranked)
         yield Note(f"Time ran out before the cost of {missing} of {len(outcome.scan.ranked)} layers was measured.")
-    for found in (outcome.scan, outcome.search):
-        if found is not None and found.note:
-            yield Note(_sentence(found.note))
     yield from (Note(_sentence(text), level="note") for text in outcome.quantized.notes)
     yield from describe_layers.floating_notes(outcome)
 

@@ -17,9 +17,9 @@ from edgert.quantization.describe import accuracy_rows, describe, engine_text, p
 from edgert.quantization.quantization_error import is_clear, noisy_outputs, output_noise
 from edgert.quantization.run import Run
 from edgert.quantization.section import ModelSection, model_section
-from edgert.quantization.variants import Version, VersionRequest, make_versions
+from edgert.quantization.variants import Version, make_versions
 from edgert.report.quantization_page import render
-from edgert.report.quantization_record import REFERENCE, Missing, Note, QuantizationReport, SpeedRow
+from edgert.report.quantization_record import REFERENCE, Note, QuantizationReport, SpeedRow
 from edgert.reporter import OnProgress, Reporter, reporter_of
 from edgert.stages.decode.kinds import labels_of
 
@@ -27,9 +27,7 @@ _EMULATION = Note(
     "Emulated: this is the publicly known arithmetic of such a device, not a measurement of one. "
     "Evaluate the model on the device before relying on it."
 )
-_OF_FILES = (
-    "Layers, activations and corrections are known only for models that edgert quantized itself: --precision int8."
-)
+_OF_FILES = "Layers and activations are known only for models that edgert quantized itself: --precision int8."
 _NO_SPEED = "Not measured: an emulation takes longer than the device."
 
 
@@ -39,8 +37,8 @@ def _detailed_report(main: Version, labeled: bool, command: str) -> Quantization
     report = describe(made.outcome(labeled), made.config, command=command, source=made.source)
     if not main.emulated:
         return report
-    absent: dict[Missing, str] = {"speed": _NO_SPEED, "corrections": "An emulation does not show what was changed."}
-    return replace(report, target=f"{report.target}, emulated", notes=(_EMULATION, *report.notes), absent=absent)
+    target, notes = f"{report.target}, emulated", (_EMULATION, *report.notes)
+    return replace(report, target=target, notes=notes, absent={"speed": _NO_SPEED})
 
 
 _REFERENCE = "fp32"  # name of the model where a version has its own name
@@ -102,7 +100,7 @@ class Evaluation:
                 provenance(load(config.onnx), None, "", command, ""),
                 precision=next(iter(labels.values()), REFERENCE),
                 settings=settings(config),
-                absent=dict.fromkeys(("layers", "tensors", "corrections"), _OF_FILES),
+                absent=dict.fromkeys(("layers", "tensors"), _OF_FILES),
             )
         models = {labels[name]: one.run for name, one in self.versions.items() if isinstance(one.run, Model)}
         models |= self.others
@@ -217,14 +215,16 @@ def _evaluate_section(
     setup = open_evaluation(
         reference, config, dataset, labels=labels, directory=section.directory, where=where, tracking=section.tracking
     )
-    wanted = VersionRequest(
-        precisions=tuple(options.precision),
-        emulated=tuple(options.emulate),
-        images=options.images or "",
-        ranges=options.ranges,
-    )
     try:
-        made = make_versions(config, wanted, dataset.images, run)
+        made = make_versions(
+            config,
+            dataset.images,
+            run,
+            precisions=options.precision,
+            emulated=options.emulate,
+            calibrate=options.images or "",
+            ranges=options.ranges,
+        )
     except CalibrationError:
         if report.stop.is_set():
             return None

@@ -5,7 +5,6 @@ import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import Protocol
 
 from edgert.backend.ort import Function
 from edgert.config import ClassifyTask, DetectTask, EmbedTask, KeypointsTask, ModelConfig, SegmentTask, TaskConfig
@@ -52,39 +51,14 @@ class Result:
     accuracy: Accuracy | None = None
 
 
-class Evaluator(Protocol):
-    """Evaluator of INT8 versions of one model on the same images.
+class NoiseEvaluator:
+    """Evaluator by the noise of the outputs, for outputs of unknown meaning.
 
     Attributes:
         metric: name of :attr:`Result.value`.
         floor: value from which a model needs no repair.
         goal: value that a repaired model must reach.
         is_strict: whether the user set the budget, so that missing it is an error, not a warning.
-    """
-
-    @property
-    def metric(self) -> str: ...
-
-    @property
-    def floor(self) -> float: ...
-
-    @property
-    def goal(self) -> float: ...
-
-    @property
-    def is_strict(self) -> bool: ...
-
-    def evaluate(self, quantized: Quantized) -> Result:
-        """Return the result of a quantized model.
-
-        Raises:
-            CalibrationError: the evaluation was stopped.
-            BuildError: the model cannot be run.
-        """
-
-
-class NoiseEvaluator:
-    """Evaluator by the noise of the outputs, for outputs of unknown meaning.
 
     Args:
         model: float model.
@@ -98,6 +72,7 @@ class NoiseEvaluator:
         self._noise = OutputNoise(model, feeds, stop)
 
     def evaluate(self, quantized: Quantized) -> Result:
+        """Return the result of a model; raise CalibrationError after a stop, BuildError if it cannot be run."""
         return Result(1 - self._noise.measure(Function(quantized.model, fused=quantized.scheme.target == "ort")))
 
 
@@ -148,7 +123,7 @@ class TaskEvaluator:
         return self._evaluate(self._model, "fp32", None)
 
     def evaluate(self, quantized: Quantized) -> Result:
-        """See :class:`Evaluator`.
+        """Return the result of a quantized model; see :class:`NoiseEvaluator`.
 
         A model for ONNX Runtime is run as it is. One for TensorRT is emulated, with Q/DQ as the standard defines them.
         """
@@ -165,7 +140,7 @@ class TaskEvaluator:
 
     @property
     def floor(self) -> float:
-        """Value from which a model needs no repair; see :class:`Evaluator`."""
+        """Value from which a model needs no repair."""
         if not self.is_strict:
             return SOUND[self.metric]
         if self._max_drop is None:
@@ -174,7 +149,7 @@ class TaskEvaluator:
 
     @property
     def goal(self) -> float:
-        """Value that a repaired model must reach; see :class:`Evaluator`."""
+        """Value that a repaired model must reach."""
         return self.floor if self.is_strict else REPAIRED[self.metric]
 
     def _metric_of(self, result: Accuracy) -> str:
@@ -197,7 +172,7 @@ def evaluator_of(
     run: Run = DEFAULT_RUN,
     *,
     by_task: bool = True,
-) -> TaskEvaluator | NoiseEvaluator | None:
+) -> "Evaluator | None":
     """Return the evaluator of a section's model; None without images.
 
     It is a :class:`TaskEvaluator` where the budget needs one or outputs can be decoded, else a :class:`NoiseEvaluator`.
@@ -223,6 +198,10 @@ def is_compared(task: TaskConfig) -> bool:
     if isinstance(task, ClassifyTask):
         return task.classify not in ("multilabel", "heads")
     return isinstance(task, (DetectTask, SegmentTask, KeypointsTask, EmbedTask))
+
+
+Evaluator = TaskEvaluator | NoiseEvaluator
+"""Evaluator of INT8 versions of one model on the same images."""
 
 
 @dataclass(frozen=True, slots=True)

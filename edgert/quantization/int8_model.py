@@ -14,14 +14,7 @@ from edgert.graph import Model
 from edgert.quantization.calibrated import CalibratedModel
 from edgert.quantization.calibration.ranges import RangeTable
 from edgert.quantization.calibration.walk import Feeds
-from edgert.quantization.evaluator import (
-    CORRECTION_IMAGES,
-    REPAIRED,
-    Evaluator,
-    NoiseEvaluator,
-    TaskEvaluator,
-    evaluator_of,
-)
+from edgert.quantization.evaluator import CORRECTION_IMAGES, REPAIRED, Evaluator, TaskEvaluator, evaluator_of
 from edgert.quantization.quantization_error import is_clear, noisy_outputs, outputs_with_fixed_rows, sqnr
 from edgert.quantization.quantizer import Quantized, Quantizer, Recipe, for_this_machine
 from edgert.quantization.recovery import SCAN_IMAGES, MixedPrecision, Recovered, RecoveryOptions, Scan, recover
@@ -132,7 +125,7 @@ def quantize_section(
         if evaluator is not None and evaluator.is_strict and strict and not is_sound:
             raise _budget_error(evaluator, made)
         run.log("comparing layer by layer")
-        found = quantization_result(made, made.quantizer.recipe, calibrated.feeds(SCAN_IMAGES))
+        found = quantization_result(made, calibrated.feeds(SCAN_IMAGES))
     except EdgertError as error:
         raise error.at(run.where)  # noqa: B904 - the same error, with its place
     if made.quantizer.model is not calibrated.model:
@@ -156,7 +149,7 @@ def quantize_section(
 def quantize_and_recover(
     calibrated: CalibratedModel,
     recipe: Recipe,
-    evaluator: TaskEvaluator | NoiseEvaluator | None,
+    evaluator: Evaluator | None,
     run: Run,
     *,
     smooth: bool = False,
@@ -215,14 +208,11 @@ def _quantizer(calibrated: CalibratedModel, recipe: Recipe, run: Run, kind: type
     return kind(calibrated.model, calibrated.table, recipe, feeds, run, calibrated.measure_missing, whole)
 
 
-def quantization_result(
-    made: Recovered, recipe: Recipe, feeds: Sequence[Feeds], seconds: float = 0.0
-) -> QuantizationResult:
+def quantization_result(made: Recovered, feeds: Sequence[Feeds], seconds: float = 0.0) -> QuantizationResult:
     """Return the result for a recovered model; comparing its layers takes seconds.
 
     Args:
         made: model, and how it was recovered.
-        recipe: recipe to name in the report.
         feeds: images on which layers are compared; empty for no comparison.
         seconds: duration of the work so far.
 
@@ -239,7 +229,7 @@ def quantization_result(
             kept[name] = f"needed for accuracy{noise}"
     noise_db = sqnr(maker.graph, graph, feeds, None, maker.model) if feeds else {}
     return QuantizationResult(
-        maker.model, maker.table, recipe, made.quantized, kept, made.scan, made.search, noise_db, seconds
+        maker.model, maker.table, maker.recipe, made.quantized, kept, made.scan, made.search, noise_db, seconds
     )
 
 

@@ -12,9 +12,8 @@ from edgert.config import ModelConfig
 from edgert.dataset import ImageDataset, LabeledDataset, open_images
 from edgert.errors import EdgertError
 from edgert.files import FileStore, cache_folder
-from edgert.graph import Model, from_bytes, load, read, to_bytes
-from edgert.graph.operators import QDQ, is_integer
-from edgert.quantization.run import DEFAULT_RUN, Job, Run, Target, needs_images
+from edgert.graph import Model, from_bytes, load, to_bytes
+from edgert.quantization.run import DEFAULT_RUN, Job, Run, Target, is_quantized, needs_images
 
 _CACHE_VERSION = 3
 """Part of the cache key, to increase when conversion changes."""
@@ -67,11 +66,6 @@ def in_precision(
         content = to_bytes(MAKERS[config.precision](model, config, job))
         cache_content(store, key, content)
     return from_bytes(content, model.path)
-
-
-def is_quantized(model: Model) -> bool:
-    """Return whether the model has Q/DQ nodes or integer operators."""
-    return any(node.op in QDQ or is_integer(node.op) for node in read(model).nodes)
 
 
 def check_precision(config: ModelConfig, where: str = "") -> None:

@@ -44,12 +44,10 @@ class Scan:
     Attributes:
         baseline: error with all units in INT8.
         ranked: all units, those to keep first at the front.
-        note: reason why the state file was not used; empty where it was.
     """
 
     baseline: float
     ranked: tuple[Sensitivity, ...]
-    note: str = ""
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -87,7 +85,7 @@ def scan(
         bar: progress bar of units.
 
     Raises:
-        CalibrationError: an error is not finite, or ``state`` is a file of another kind.
+        CalibrationError: an error is not finite.
         ArtifactError: ``state`` cannot be written.
     """
     end_ns = math.inf if budget_s is None else clock.now_ns() + budget_s * 1e9
@@ -101,7 +99,7 @@ def scan(
         in_time = others in memo.values or clock.now_ns() < end_ns
         found.append(Sensitivity(unit, memo(others) if in_time else None))
     found.sort(key=lambda item: (1, 0.0) if item.cost is None else (0 if item.cost > 0 else 2, -item.cost))
-    return Scan(baseline, tuple(found), memo.note)
+    return Scan(baseline, tuple(found))
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +113,6 @@ class MixedPrecision:
         tried: measured values by units kept, in the order of measurement, those from the state file included.
         is_complete: whether the search ended before time ran out; if not, another set might be better.
         reason: sentence that states why the search ended.
-        note: reason why the state file was not used; empty where it was.
     """
 
     kept: tuple[str, ...]
@@ -124,7 +121,6 @@ class MixedPrecision:
     tried: Mapping[tuple[str, ...], float]
     is_complete: bool
     reason: str
-    note: str = ""
 
 
 def search(
@@ -158,7 +154,7 @@ def search(
             measuring. With a noisy ``measure`` some of many sets that are nearly good enough reach the floor by luck.
 
     Raises:
-        CalibrationError: a measured value is not finite, or ``state`` is a file of another kind.
+        CalibrationError: a measured value is not finite.
         ArtifactError: ``state`` cannot be written.
     """
     if floor != floor:
@@ -218,7 +214,7 @@ class _Search:
         ordered = {units: tuple(name for name in self._ranked if name in units) for units in self._tried}
         tried = {ordered[units]: value for units, value in self._tried.items()}
         reason = self._reason(best, is_complete)
-        return MixedPrecision(ordered[best], self._tried[best], bool(met), tried, is_complete, reason, self._memo.note)
+        return MixedPrecision(ordered[best], self._tried[best], bool(met), tried, is_complete, reason)
 
     def _meets(self, kept: Sequence[str]) -> bool:
         units = frozenset(kept)

@@ -12,6 +12,8 @@ from typing import Literal
 
 from edgert.config import ModelConfig
 from edgert.errors import CalibrationError
+from edgert.graph import Model, read
+from edgert.graph.operators import QDQ, is_integer
 from edgert.reporter import Bar
 from edgert.stages.kinds import ByteTrackStage
 
@@ -44,6 +46,11 @@ class Run:
 
 DEFAULT_RUN = Run()
 """Run without progress bar or stop event; steps go to the log."""
+
+
+def is_quantized(model: Model) -> bool:
+    """Return whether the model has Q/DQ nodes or integer operators."""
+    return any(node.op in QDQ or is_integer(node.op) for node in read(model).nodes)
 
 
 def needs_images(

@@ -19,8 +19,7 @@ from edgert.quantization.describe import describe, summary
 from edgert.quantization.from_qdq import qdq_section
 from edgert.quantization.int8_model import BUDGET_S, QuantizationResult, quantize_section
 from edgert.quantization.lowering.trt_form import cache_text, version_number
-from edgert.quantization.precision import is_quantized
-from edgert.quantization.run import Log, Run
+from edgert.quantization.run import Log, Run, is_quantized
 from edgert.quantization.scheme.trt_scheme import fp16_exceptions, layer_precisions
 from edgert.quantization.scheme.units import USUAL_DLA, Target
 from edgert.quantization.section import ModelSection, model_section

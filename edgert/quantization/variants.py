@@ -75,40 +75,30 @@ class QuantizedVersion:
         Raises:
             BuildError: ONNX Runtime cannot run the model.
         """
-        recipe = self.made.quantizer.recipe
-        if isinstance(self.made.quantizer, _DlaQuantizer):  # its weights are integers, which show no corrections
-            recipe = replace(recipe, correct_bias=False, adaround=())
-        return replace(quantization_result(self.made, recipe, self.feeds, self.seconds), labeled=labeled)
-
-
-@dataclass(frozen=True, slots=True)
-class VersionRequest:
-    """Versions to make, and their calibration data.
-
-    Attributes:
-        precisions: precisions, of :data:`PRECISIONS`.
-        emulated: targets to emulate, of :data:`EMULATED`.
-        images: calibration images; empty for those of the section.
-        ranges: range file to use; None to measure.
-    """
-
-    precisions: tuple[str, ...] = ()
-    emulated: tuple[str, ...] = ()
-    images: str = ""
-    ranges: Path | None = None
+        return replace(quantization_result(self.made, self.feeds, self.seconds), labeled=labeled)
 
 
 def make_versions(
-    config: ModelConfig, wanted: VersionRequest, images: ImageDataset, run: Run = DEFAULT_RUN
+    config: ModelConfig,
+    images: ImageDataset,
+    run: Run = DEFAULT_RUN,
+    *,
+    precisions: Sequence[str] = (),
+    emulated: Sequence[str] = (),
+    calibrate: str = "",
+    ranges: Path | None = None,
 ) -> Mapping[str, Version]:
     """Make the requested versions, by name; ranges are measured once for all of them.
 
     Args:
         config: section of the model, whose ``accuracy`` is ignored: all units that can be are INT8.
-        wanted: requested versions, and their calibration data.
         images: images of the evaluation, to which nothing is fitted. With a range file and no other images, layers are
             compared on them, and biases are not corrected.
         run: place of the section in the file, log and stop event.
+        precisions: precisions, of :data:`PRECISIONS`.
+        emulated: targets to emulate, of :data:`EMULATED`.
+        calibrate: calibration images; empty for those of the section.
+        ranges: range file to use; None to measure.
 
     Raises:
         ConfigError: a precision or target is unknown.
@@ -117,15 +107,15 @@ def make_versions(
         EdgertError: the model or the images cannot be used.
     """
     for given, known, option in (
-        (wanted.precisions, PRECISIONS, "--precision"),
-        (wanted.emulated, EMULATED, "--emulate"),
+        (precisions, PRECISIONS, "--precision"),
+        (emulated, EMULATED, "--emulate"),
     ):
         for name in (name for name in given if name not in known):
             raise ConfigError(
                 f"{option} cannot be {name!r}{nearest(name, known)}", fix=f"{option} {' or '.join(known)}"
             )
-    needs_ranges = "int8" in wanted.precisions or bool(wanted.emulated)
-    for option, value in (("--images", wanted.images), ("ranges", wanted.ranges)):
+    needs_ranges = "int8" in precisions or bool(emulated)
+    for option, value in (("--images", calibrate), ("ranges", ranges)):
         if value and not needs_ranges:
             raise ConfigError(
                 f"{option} is for INT8, and no INT8 version is requested", fix="add --precision int8 or --emulate dla"
@@ -133,11 +123,11 @@ def make_versions(
     found: list[Version] = []
     try:
         if needs_ranges:
-            base = _calibrate(config, wanted, images, run)
-            targets: list[Target] = ["ort"] if "int8" in wanted.precisions else []
-            targets += sorted((target for target in EMULATED if target in wanted.emulated), key=wanted.emulated.index)
+            base = _calibrate(config, calibrate, ranges, images, run)
+            targets: list[Target] = ["ort"] if "int8" in precisions else []
+            targets += sorted((target for target in EMULATED if target in emulated), key=emulated.index)
             found += [_make_int8(base, target) for target in targets]
-        if "fp16" in wanted.precisions:
+        if "fp16" in precisions:
             found.append(Version("fp16", "FP16", fp16_model(load(config.onnx), config)[0]))
     except EdgertError as error:
         raise error.at(run.where)  # noqa: B904 - the same error, with its place
@@ -204,22 +194,22 @@ class _Emulation(Function):
         return _Emulation, (self._model,)
 
 
-def _calibrate(config: ModelConfig, wanted: VersionRequest, images: ImageDataset, run: Run) -> _Int8Base:
+def _calibrate(config: ModelConfig, calibrate: str, ranges: Path | None, images: ImageDataset, run: Run) -> _Int8Base:
     requested = config.calibrate
     limit = requested.limit if requested else CalibrateConfig.model_fields["limit"].default
-    given = wanted.images or (str(requested.images) if requested else "")
-    if wanted.ranges is None and not given:
+    given = calibrate or (str(requested.images) if requested else "")
+    if ranges is None and not given:
         raise needs_images(
             config,
             "--images FOLDER, or calibrate: {images: FOLDER} in the model",
             "ranges are measured on typical images other than those of the evaluation",
         )
     images = open_images(given, limit=limit) if given else images
-    if wanted.ranges is None:
+    if ranges is None:
         run.log(f"calibrating on {given}")
         return _Int8Base(config, calibrate_section(config, images=images, run=run), run, given)
-    calibrated = with_ranges(config, wanted.ranges, images=images)
+    calibrated = with_ranges(config, ranges, images=images)
     if not given:  # corrections fitted to the images of the evaluation would flatter
         plain = config.quantize.model_copy(update={"correct_bias": False, "adaround": ()})
         config = config.model_copy(update={"quantize": plain, "calibrate": None})
-    return _Int8Base(config, calibrated, run, str(wanted.ranges), learns=bool(given))
+    return _Int8Base(config, calibrated, run, str(ranges), learns=bool(given))

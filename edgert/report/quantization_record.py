@@ -9,7 +9,7 @@ import numpy.typing as npt
 from edgert.report.numbers import bare, counted, difference, is_same, milliseconds, score, size, times
 from edgert.report.page import Figure
 
-Missing = Literal["accuracy", "speed", "layers", "tensors", "corrections"]
+Missing = Literal["accuracy", "speed", "layers", "tensors"]
 """Parts of a report that may be missing, for a reason."""
 
 REFERENCE = "FP32"
@@ -126,15 +126,6 @@ class TensorRow:
 
 
 @dataclass(frozen=True, slots=True)
-class Correction:
-    """A change of the weights of nodes that was made to recover accuracy."""
-
-    kind: str
-    nodes: tuple[str, ...]
-    effect: str = ""
-
-
-@dataclass(frozen=True, slots=True)
 class Note:
     """A remark in the report: a ``warning`` is for what the reader may act on, a ``note`` explains."""
 
@@ -183,7 +174,6 @@ class QuantizationReport:
     layers: tuple[LayerRow, ...] = ()
     cost_meaning: str = ""
     tensors: tuple[TensorRow, ...] = ()
-    corrections: tuple[Correction, ...] = ()
     notes: tuple[Note, ...] = ()
     settings: Mapping[str, str] = field(default_factory=dict)
     absent: Mapping[Missing, str] = field(default_factory=dict)

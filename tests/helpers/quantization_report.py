@@ -7,7 +7,6 @@ import numpy as np
 
 from edgert.report.quantization_record import (
     AccuracyRow,
-    Correction,
     LayerRow,
     Note,
     Provenance,
@@ -50,10 +49,6 @@ def full_report(layers: int = 12, tensors: int = 9, prefix: str = "layer") -> Qu
         layers=tuple(rows),
         cost_meaning="1 − cosine",
         tensors=tuple(tensor_row(f"{prefix}/{number}:0", number, 1.5 + number) for number in range(tensors)),
-        corrections=(
-            Correction("Cross-layer equalization", (f"{prefix}/1", f"{prefix}/2"), "ranges 40 : 1 before, 1 : 1 after"),
-            Correction("Bias correction", (f"{prefix}/1",)),
-        ),
         notes=(Note("Early stop after 192 images.", level="note"), Note(f"{prefix}/7:0 is always zero.")),
         settings={"method": "mse", "max_drop": "0.01"},
     )  # fmt: skip

@@ -141,7 +141,7 @@ def test_auto_takes_the_float_model_whose_batch_int8_cannot_keep(
     caplog.set_level("INFO", "edgert.quantization")
     made = assemble(load_pipeline(for_int8(tmp_path, "batch: {max: 4}", "auto", tail="first")))
     assert [spec.shape for spec in made.engines["net"].inputs] == [(4, 3, 8, 8)]
-    assert "auto takes fp32: INT8 would take one image at a time: node 'taken'" in caplog.text
+    assert "auto takes fp32: INT8 would take one image at a time: output 'mean' of node 'taken'" in caplog.text
     made.close()
 
 

@@ -49,8 +49,8 @@ def test_a_bundle_for_a_jetson_holds_every_form_with_its_evidence(tmp_path: Path
         (tmp_path / "ranges.json").write_bytes(bundle.read(model.files["ranges"]))
         table = load_table(tmp_path / "ranges.json", prepared)
         scales = parse_cache(bundle.read(model.files["cache"]).decode())
-        assert scales.version == "10.3.0" and table.images == 8
-        assert scales.scales["x"] == pytest.approx(table.amax("x") / 127, rel=1e-6)
+        assert table.images == 8
+        assert scales["x"] == pytest.approx(table.amax("x") / 127, rel=1e-6)
         evidence = json.loads(bundle.read(model.files["quality"]))["forms"]
         assert evidence["float"]["relative_error"] < 1e-5
         assert all(0 < evidence[form]["relative_error"] < 0.1 for form in ("gpu", "dla"))
@@ -346,7 +346,7 @@ def test_a_model_that_came_quantized_brings_its_scales_to_a_dla(tmp_path: Path, 
     with open_bundle(tmp_path / "a.edgert") as bundle, open_bundle(tmp_path / "float.edgert") as other:
         model, first = bundle.manifest.models["parts"], other.manifest.models["parts"]
         assert set(model.forms) == {"float", "ort", "gpu"} and model.precision == "int8"
-        cached = parse_cache(bundle.read(model.files["cache"]).decode()).scales
+        cached = parse_cache(bundle.read(model.files["cache"]).decode())
         (tmp_path / "ranges.json").write_bytes(other.read(first.files["ranges"]))
         table = load_table(tmp_path / "ranges.json", model_of(other.read(first.forms["float"]), Path("float")))
         assert cached["x"] == pytest.approx(table.amax(("x",)) / 127, rel=1e-6)

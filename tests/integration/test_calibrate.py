@@ -126,7 +126,7 @@ def test_nor_do_those_of_a_real_model(tmp_path: Path) -> None:
 
 def test_early_stop_does_not_depend_on_them_either(tmp_path: Path) -> None:
     model, feed = small(), Noise(300, growth=0.0)
-    rule: dict[str, Any] = {"method": "percentile", "percentile": 80.0}
+    rule: dict[str, Any] = {"method": "minmax"}
     first = calibrate(model, feed, **rule, threads=1)
     assert 64 <= first.images < 300
     assert first.images % 32 == 0

@@ -17,11 +17,10 @@ from typing import Any
 
 from edgert.board.host import core_count
 from edgert.errors import CalibrationError
-from edgert.files import replace_text
 from edgert.graph import Model, inputs
 from edgert.quantization.calibration import workers as parallel
-from edgert.quantization.calibration.ranges import VERSION, RangeTable, read_state_file, wrong_file_error
-from edgert.quantization.calibration.threshold import PERCENTILE, check_method, threshold
+from edgert.quantization.calibration.ranges import RangeTable, read_state, write_state
+from edgert.quantization.calibration.threshold import check_method, threshold
 from edgert.quantization.calibration.value_histogram import Histogram
 from edgert.quantization.calibration.walk import Observer, assemble
 from edgert.reporter import Bar
@@ -43,7 +42,6 @@ step of INT8 (1/127)."""
 _TICK_S = 0.1  # seconds between two looks at the stop event
 _MAX_THREADS = 8  # of one process by default; each holds the tensors of one slice
 _SAVE_S = 10.0  # between two writes of a state file, which take a fraction of a second
-_FORMAT, _HOLDS = "edgert calibration in progress", "calibration"
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,12 +87,14 @@ class Journal:
         key: digest of what the counts depend on, from :func:`fingerprint`.
 
     Raises:
-        CalibrationError: the file is of another kind, damaged, or cannot be read.
+        CalibrationError: a histogram in the file is damaged.
     """
 
     def __init__(self, path: Path | None, key: str) -> None:
-        self._path, self._key = path, key
-        self.tally = Tally() if path is None or not path.exists() else self._read(path)
+        self._path, self._key, self.tally = path, key, Tally()
+        if content := read_state(path, "calibration", key):
+            before = None if content["before"] is None else _histograms(content["before"])
+            self.tally = Tally(content["done"], _histograms(content["counts"]), before, content["settled"])
         self._saved_s = time.monotonic()
 
     def __enter__(self) -> Journal:
@@ -114,29 +114,10 @@ class Journal:
             self._saved_s = time.monotonic()
 
     def _save(self) -> None:
-        if self._path is None:
-            return
-        content = {
-            "format": _FORMAT,
-            "version": VERSION,
-            "key": self._key,
-            "done": self.tally.done,
-            "counts": self.tally.counts,
-            "before": self.tally.before,
-            "settled": self.tally.settled,
-        }
-        replace_text(self._path, json.dumps(content, default=Histogram.to_json))
-
-    def _read(self, path: Path) -> Tally:
-        content = read_state_file(path, _FORMAT, _HOLDS)
-        if content.get("version") != VERSION or content.get("key") != self._key:
-            log.warning("%s belongs to another model, other images or other settings; started over", path)
-            return Tally()
-        try:
-            before = None if content["before"] is None else _histograms(content["before"])
-            return Tally(int(content["done"]), _histograms(content["counts"]), before, bool(content["settled"]))
-        except (KeyError, TypeError, ValueError, AttributeError, CalibrationError) as error:
-            raise wrong_file_error(path, _HOLDS, str(error)) from error
+        if self._path is not None:
+            now = self.tally
+            facts = {"done": now.done, "counts": now.counts, "before": now.before, "settled": now.settled}
+            write_state(self._path, "calibration", self._key, **facts)
 
 
 def _histograms(content: Mapping[str, Any]) -> Histograms:
@@ -152,12 +133,11 @@ class Settling:
     Args:
         groups: groups of tensors whose histograms add up to one range.
         method: method by which thresholds are chosen.
-        percentile: percentile of method ``percentile``.
     """
 
-    def __init__(self, groups: Iterable[tuple[str, ...]], method: str, percentile: float = PERCENTILE) -> None:
+    def __init__(self, groups: Iterable[tuple[str, ...]], method: str) -> None:
         self._groups = list(dict.fromkeys(groups))
-        self._method, self._percentile = method, percentile
+        self._method = method
         self._seen: Histograms = {}
         self._known: dict[tuple[str, ...], float] = {}  # thresholds of the histograms last seen
 
@@ -174,8 +154,7 @@ class Settling:
         return True
 
     def _threshold(self, histograms: Histograms, group: tuple[str, ...]) -> float:
-        whole = Histogram.merged([histograms[name] for name in group])
-        return threshold(whole, self._method, percentile=self._percentile)
+        return threshold(Histogram.merged([histograms[name] for name in group]), self._method)
 
 
 def calibrate(
@@ -183,7 +162,6 @@ def calibrate(
     feed: parallel.Feed | parallel.Batches,
     *,
     method: str = "mse",
-    percentile: float = PERCENTILE,
     tensors: Iterable[str] | None = None,
     workers: int = 1,
     threads: int | None = None,
@@ -204,7 +182,6 @@ def calibrate(
         feed: images by number, or preprocessed arrays one after another, which are not kept.
         method: method by which thresholds are chosen, one of
             :data:`~edgert.quantization.calibration.threshold.METHODS`; it can be changed in the table later.
-        percentile: share of values, in percent, that method ``percentile`` keeps.
         tensors: tensors to measure; None for all that need a range.
         workers: number of processes; with one, this process counts, on ``threads`` threads.
         threads: number of threads; None for one per core, at most 8.
@@ -219,19 +196,19 @@ def calibrate(
 
     Raises:
         CalibrationError: there are fewer than 8 images, one does not fit, a tensor has NaN or infinity, or ``stop`` was
-            set. Workers fail repeatedly, a file is not a state file, or there is no cluster.
+            set. Workers fail repeatedly, a state file is damaged, or there is no cluster.
         EdgertError: a feed raised it.
         ArtifactError: the state cannot be written.
         BuildError: ONNX Runtime cannot run the model.
         DeviceError: ``dask`` is used without the extra.
     """
-    check_method(method, percentile)
+    check_method(method)
     observer = Observer(model, tensors)
     images = feed if isinstance(feed, parallel.Feed) else None
-    key = _key(observer, images, state, {"method": method, "percentile": percentile, "early_stop": early_stop})
+    key = _key(observer, images, state, {"method": method, "early_stop": early_stop})
     run = _Calibration(
         journal=Journal(state, key),
-        settling=Settling(observer.parts.values(), method, percentile) if early_stop else None,
+        settling=Settling(observer.parts.values(), method) if early_stop else None,
         bar=bar,
         total=None if images is None else len(images),
         stop=stop or threading.Event(),
@@ -250,7 +227,6 @@ def calibrate(
         images=tally.done,
         method=method,
         histograms=assemble(tally.counts, observer.parts),
-        percentile=percentile,
         available=tally.done if run.total is None and not tally.settled else run.total,
     )
     return table.with_warnings(*_table_warnings(table, tally.settled))

@@ -6,6 +6,7 @@ import json
 import logging
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from edgert._version import __version__
 from edgert.errors import CalibrationError, cause, nearest
 from edgert.files import replace_text
 from edgert.graph import Model
-from edgert.quantization.calibration.threshold import PERCENTILE, check_method, threshold
+from edgert.quantization.calibration.threshold import check_method, threshold
 from edgert.quantization.calibration.value_histogram import Histogram, shortest_float
 
 FORMAT, SCHEMA = "edgert ranges", 1
@@ -34,12 +35,11 @@ class RangeTable:
         histograms: values of each tensor by name, not to be changed.
         chosen: method by tensor, where it differs from ``method``.
         warnings: lines of text for the reader.
-        percentile: percentile of method ``percentile``.
         available: number of images there were, more than ``images`` after an early stop; None if unknown.
         version: version of edgert that counted.
 
     Raises:
-        CalibrationError: an unknown method or percentile, or a choice for a tensor that is not in the table.
+        CalibrationError: an unknown method, or a choice for a tensor that is not in the table.
     """
 
     model: str
@@ -48,14 +48,13 @@ class RangeTable:
     histograms: Mapping[str, Histogram]
     chosen: Mapping[str, str] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
-    percentile: float = PERCENTILE
     available: int | None = None
     version: str = __version__
     _known: dict[tuple[str, ...], float] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         for method in {self.method, *self.chosen.values()}:
-            check_method(method, self.percentile)
+            check_method(method)
         for name in self.chosen:
             self._histogram(name)
 
@@ -85,7 +84,7 @@ class RangeTable:
                 f"tensor {group[0]!r} has no range", why="it had no elements in any image", fix="leave it in float32"
             )
         methods = {self.chosen.get(name, self.method) for name in group}
-        self._known[group] = max(threshold(whole, method, percentile=self.percentile) for method in methods)
+        self._known[group] = max(threshold(whole, method) for method in methods)
         return self._known[group]
 
     def span(self, names: Iterable[str] | str) -> tuple[float, float]:
@@ -136,7 +135,6 @@ def save_table(table: RangeTable, path: str | Path) -> None:
         "images": table.images,
         "available": table.available,
         "method": table.method,
-        "percentile": table.percentile,
         "warnings": list(table.warnings),
     }
     stored = {name: table.histograms[name].to_json() for name in sorted(table.histograms)}
@@ -220,7 +218,6 @@ def _table(content: Mapping[str, Any]) -> RangeTable:
         histograms=histograms,
         chosen={name: entry["method"] for name, entry in tensors.items() if "method" in entry},
         warnings=tuple(_require_type(str, warning) for warning in _require_type(list, content["warnings"])),
-        percentile=content["percentile"],
         available=None if content["available"] is None else _require_type(int, content["available"]),
         version=_require_type(str, content["edgert"]),
     )
@@ -242,45 +239,32 @@ VERSION = 1
 """Version of state files; those of another version are started over."""
 
 
-def read_state_file(path: Path, kind: str, holds: str) -> Mapping[str, Any]:
-    """Return the content of a state file.
-
-    Args:
-        path: path of the file.
-        kind: expected value of ``format``.
-        holds: expected content, for errors: ``"measurements"``.
-
-    Raises:
-        CalibrationError: the file is of another kind, damaged, or cannot be read.
-    """
-    try:
+def read_state(path: Path | None, kind: str, key: str) -> Mapping[str, Any]:
+    """Return the content of a state file; empty where there is none, or one of another kind or key, which is logged."""
+    if path is None or not path.exists():
+        return {}
+    with suppress(OSError, ValueError, RecursionError):
         content = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise CalibrationError(f"cannot read {str(path)!r}", why=cause(error), fix="name another file") from error
-    except (ValueError, RecursionError) as error:
-        raise wrong_file_error(path, holds, str(error)) from error
-    if not isinstance(content, dict) or content.get("format") != kind:
-        raise wrong_file_error(path, holds, f"its format is not {kind!r}")
-    return content
+        if isinstance(content, dict) and content.items() >= {"kind": kind, "version": VERSION, "key": key}.items():
+            return content
+    log.warning("%s belongs to another model, other images or other settings; started over", path)
+    return {}
 
 
-def wrong_file_error(path: Path, holds: str, why: str) -> CalibrationError:
-    """Return the error for a file that is not a state file of this kind."""
-    return CalibrationError(
-        f"{str(path)!r} holds no {holds} to resume from", why=why, fix="remove it, or name another file"
-    )
+def write_state(path: Path, kind: str, key: str, **content: object) -> None:
+    """Write a state file for :func:`read_state`, atomically. Raises ArtifactError."""
+    facts = {"kind": kind, "version": VERSION, "key": key, **content}
+    replace_text(path, json.dumps(facts, default=Histogram.to_json))
 
 
 Units = frozenset[str]
-
-_FORMAT, _HOLDS = "edgert measurements", "measurements"
 
 
 class Memo:
     """Cached function of a set of units, whose values survive the process in a file.
 
-    The file is written atomically after every evaluation, so that the program may end at any time. A file of another
-    key is started over, which :attr:`note` reports.
+    The file is written after every evaluation, so that the program may end at any time. A file of another key is
+    started over.
 
     Args:
         function: function to evaluate. Its exceptions pass through, KeyboardInterrupt included; the file then holds all
@@ -288,27 +272,12 @@ class Memo:
         path: path of the file; None keeps the values in memory only.
         kind: name of the values, ``"accuracy"``.
         key: digest of all else that the values depend on: model, data, settings.
-
-    Raises:
-        CalibrationError: the file is of another kind, or cannot be read.
     """
 
     def __init__(self, function: Callable[[Units], float], path: Path | None, kind: str, key: str) -> None:
         self._function, self._path, self._kind, self._key = function, path, kind, key
-        self.values: dict[Units, float] = {}
-        self.note = ""
-        if path is not None and path.exists():
-            content = read_state_file(path, _FORMAT, _HOLDS)
-            if content.get("kind") != kind:
-                raise wrong_file_error(path, _HOLDS, f"it holds {content.get('kind')!r}, not {kind!r}")
-            if content.get("version") != VERSION:
-                self.note = f"{path} was written by another version of edgert; started over"
-            elif content.get("key") != key:
-                self.note = f"{path} belongs to another model, other data or other settings; started over"
-            else:
-                self.values = {frozenset(names): float(value) for names, value in content["values"]}
-            if self.note:
-                log.warning("%s", self.note)
+        rows = read_state(path, kind, key).get("values", ())
+        self.values: dict[Units, float] = {frozenset(names): float(value) for names, value in rows}
 
     def __call__(self, kept: Units) -> float:
         """Return the value of a set, measured now unless it is known.
@@ -328,8 +297,7 @@ class Memo:
             self.values[kept] = value
             if self._path is not None:
                 rows = sorted((sorted(names), value) for names, value in self.values.items())
-                facts = {"format": _FORMAT, "version": VERSION, "kind": self._kind, "key": self._key}
-                replace_text(self._path, json.dumps({**facts, "values": rows}, indent=0))
+                write_state(self._path, self._kind, self._key, values=rows)
         return self.values[kept]
 
 

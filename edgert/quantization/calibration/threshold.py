@@ -25,21 +25,20 @@ steps of the tensor's scale."""
 PERCENTILE = 99.99
 
 
-def threshold(histogram: Histogram, method: str, *, percentile: float = PERCENTILE) -> float:
+def threshold(histogram: Histogram, method: str) -> float:
     """Return the magnitude at which to clip a tensor: positive, an exact float32, at most the largest magnitude.
 
-    ``minmax`` clips nothing. ``percentile`` clips the values above that share. For the others see :func:`entropy` and
-    :func:`mse`. A tensor of zeros gets ``ZERO_AMAX``.
+    ``minmax`` clips nothing. For the others see :func:`percentile`, :func:`entropy` and :func:`mse`. A tensor of zeros
+    gets ``ZERO_AMAX``.
 
     Args:
         histogram: histogram of the tensor, or of all tensors that share the scale.
         method: one of ``METHODS``.
-        percentile: percentile of method ``percentile``, above 0 and up to 100.
 
     Raises:
-        CalibrationError: the histogram is empty, or there is no such method or percentile.
+        CalibrationError: the histogram is empty, or there is no such method.
     """
-    check_method(method, percentile)
+    check_method(method)
     if not histogram.values:
         raise CalibrationError("cannot choose a threshold without values", why="the histogram is empty")
     if histogram.is_zero:
@@ -47,21 +46,17 @@ def threshold(histogram: Histogram, method: str, *, percentile: float = PERCENTI
     if method == "minmax":
         chosen = histogram.amax
     elif method == "percentile":
-        chosen = _percentile(histogram, percentile)
+        chosen = percentile(histogram)
     else:
         chosen = entropy(histogram) if method == "entropy" else mse(histogram)
     return float(np.float32(min(chosen, histogram.amax)))
 
 
-def check_method(method: str, percentile: float = PERCENTILE) -> None:
-    """Raise CalibrationError unless the method is known and the percentile is valid."""
+def check_method(method: str) -> None:
+    """Raise CalibrationError unless the method is known."""
     if method not in METHODS:
         raise CalibrationError(
             f"unknown method {method!r}{nearest(str(method), METHODS)}", fix=f"use one of {', '.join(METHODS)}"
-        )
-    if not 0 < percentile <= 100:
-        raise CalibrationError(
-            f"percentile {percentile!r} is not valid", why="it must be above 0 and at most 100", fix="use 99.99"
         )
 
 
@@ -73,11 +68,11 @@ def _edges(histogram: Histogram) -> Floats:
     return edges
 
 
-def _percentile(histogram: Histogram, percentile: float) -> float:
-    """Return the percentile, linear within a bin; 100 gives exactly the largest magnitude."""
+def percentile(histogram: Histogram, percent: float = PERCENTILE) -> float:
+    """Return the magnitude up to which this share of values is, linear within a bin; 100 % is the largest."""
     edges = _edges(histogram)
     below = np.cumsum(histogram.counts[: len(edges) - 1])
-    rank = min(histogram.values * percentile / 100, histogram.values)
+    rank = histogram.values * percent / 100
     found = int(np.searchsorted(below, rank))
     before = float(below[found - 1]) if found else 0.0
     share = (rank - before) / float(histogram.counts[found])

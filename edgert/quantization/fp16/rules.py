@@ -12,19 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from edgert.graph import Graph, Node
-from edgert.graph.operators import (
-    MEANS,
-    SUMS,
-    WEIGHTED,
-    about,
-    clip_bounds,
-    data_inputs,
-    is_copy,
-    is_interpolation,
-    is_square,
-    non_negative,
-)
+from edgert.graph import Graph, Node, operators
 from edgert.graph.type_inference import Signature, signature
 from edgert.quantization.scheme.units import CLIPS
 
@@ -58,22 +46,22 @@ def largest(array: Array) -> float:
 def _output_bound(graph: Graph, node: Node, known: Mapping[str, float]) -> float | None:
     """Return a bound of the magnitude of a node's first output; None where there is none."""
     first = known.get(node.inputs[0]) if node.inputs else None
-    info = about(node.op)
+    info = operators.about(node.op)
     if math.isfinite(info.largest):
         return info.largest
     if node.op == "LeakyRelu" and first is not None:
         return first * max(1.0, abs(float(node.attributes.get("alpha", 0.01))))
     if node.op in CLIPS:
-        outer = max(map(abs, clip_bounds(graph, node) or (math.inf,)))
+        outer = max(map(abs, operators.clip_bounds(graph, node) or (math.inf,)))
         least = min(math.inf if outer >= _OPEN else outer, math.inf if first is None else first)
         return least if math.isfinite(least) else None
     if node.op == "Pad" and first is not None and "".join(node.inputs[2:3]):
         value = known.get(node.inputs[2])
         return None if value is None else max(first, value)
-    if node.op == "Pad" or is_copy(graph, node) or is_interpolation(node):
+    if node.op == "Pad" or operators.is_copy(graph, node) or operators.is_interpolation(node):
         return first
     if info.values != "new":
-        values = [known.get(name) for name in data_inputs(node.op, node.inputs)]
+        values = [known.get(name) for name in operators.data_inputs(node.op, node.inputs)]
         return None if None in values else max(value for value in values if value is not None)
     return _computed_bound(graph, node, known, first)
 
@@ -84,7 +72,7 @@ def _computed_bound(graph: Graph, node: Node, known: Mapping[str, float], first:
         return math.exp(min(first, 700.0))  # float64 ends beyond
     if first is None or second is None:
         return None
-    if node.op in SUMS:
+    if node.op in operators.SUMS:
         return first + second
     return first * second if node.op == "Mul" else None
 
@@ -191,13 +179,13 @@ class Facts:
     @cached_property
     def wide(self) -> frozenset[str]:
         """Float32 tensors that were converted from integers of more than eight bits."""
-        casts = [node for node in self.graph.nodes if about(node.op).kind == "conversion"]
+        casts = [node for node in self.graph.nodes if operators.about(node.op).kind == "conversion"]
         return frozenset(node.outputs[0] for node in casts if self.types.get(node.inputs[0]) in _WIDE)
 
     @cached_property
     def positive(self) -> frozenset[str]:
         """Tensors without negative values."""
-        return non_negative(self.graph)
+        return operators.non_negative(self.graph)
 
     def counts(self, tensor: str) -> bool:
         """Return whether a float32 tensor holds integers that float16 cannot represent."""
@@ -224,7 +212,7 @@ def reason(facts: Facts, node: Node, ports: Ports) -> str:
         if found:
             return found
     counting = [node.inputs[at] for at in sorted(ports.inputs) if facts.counts(node.inputs[at])]
-    if counting and about(node.op).kind != "conversion":
+    if counting and operators.about(node.op).kind != "conversion":
         return f"{counting[0]!r} holds integers; float16 holds them up to {EXACT_INTEGERS}"
     return ""
 
@@ -271,7 +259,7 @@ def _constant_reason(node: Node, at: int, array: Array) -> Iterator[str]:
     if largest(array) > LARGEST:
         yield f"stored tensor {node.inputs[at]!r} holds {largest(array):.3g}; float16 ends at {LARGEST:.0f}"
         return
-    if node.op in WEIGHTED and at == 2:
+    if node.op in operators.WEIGHTED and at == 2:
         return  # a bias too small for float16 does not matter in its sum
     finite = array[np.isfinite(array)].astype(np.float64)
     total, lost = np.abs(finite).sum(), np.abs(finite - as_fp16(finite)).sum()
@@ -283,8 +271,8 @@ def _growth_reasons(facts: Facts, node: Node, ports: Ports) -> Iterator[str]:
     """Yield a reason for operators that can make large values from small ones, unless a bound is known."""
     exponent = facts.graph.constants.get(node.inputs[1]) if node.op == "Pow" else None
     is_root = exponent is not None and bool(np.all((exponent >= 0) & (exponent <= 1)))
-    if (node.op in _GROWING or is_square(node)) and node.outputs[0] not in facts.reach and not is_root:
-        yield f"no bound is known for the values of {'a square' if is_square(node) else node.op}"
+    if (node.op in _GROWING or operators.is_square(node)) and node.outputs[0] not in facts.reach and not is_root:
+        yield f"no bound is known for the values of {'a square' if operators.is_square(node) else node.op}"
     reach = facts.reach.get(node.inputs[0]) if node.inputs else None
     if node.op in _EXPONENTIAL and reach is not None and reach > math.log(LARGEST):
         yield f"e to the power of {node.inputs[0]!r} leaves float16"
@@ -292,7 +280,7 @@ def _growth_reasons(facts: Facts, node: Node, ports: Ports) -> Iterator[str]:
 
 def _sum_reasons(facts: Facts, node: Node, ports: Ports) -> Iterator[str]:
     """Yield a reason for sums with too many or too large terms, if they are computed in float16."""
-    power, graph = about(node.op).summed_power, facts.graph
+    power, graph = operators.about(node.op).summed_power, facts.graph
     if power is None:
         return
     has_stash = node.op == "LayerNormalization" or (node.op == "GroupNormalization" and graph.opset >= 21)
@@ -303,12 +291,12 @@ def _sum_reasons(facts: Facts, node: Node, ports: Ports) -> Iterator[str]:
         yield f"it sums {terms or 'an unknown number of'} values"
         return
     maker = graph.producers.get(node.inputs[0])
-    assumed = ASSUMED**2 if maker is not None and (maker.op == "Pow" or is_square(maker)) else ASSUMED
+    assumed = ASSUMED**2 if maker is not None and (maker.op == "Pow" or operators.is_square(maker)) else ASSUMED
     value = facts.reach.get(node.inputs[0], assumed)
     most = terms * value**power
-    if node.op in MEANS | {"ReduceSum", "ReduceL1"} and node.inputs[0] in facts.positive:
+    if node.op in operators.MEANS | {"ReduceSum", "ReduceL1"} and node.inputs[0] in facts.positive:
         # without negative values no partial sum exceeds the final sum
-        most = min(most, facts.reach.get(node.outputs[0], math.inf) * (terms if node.op in MEANS else 1))
+        most = min(most, facts.reach.get(node.outputs[0], math.inf) * (terms if node.op in operators.MEANS else 1))
     if power and most > LARGEST:
         what = "values" if power == 1 else "squares of values"
         yield f"the sum of {terms} {what} up to {value:.3g} may leave float16"

@@ -118,24 +118,9 @@ def dla_groups(graph: Graph) -> Mapping[str, tuple[str, ...]]:
 _ALGORITHM = "EntropyCalibration2"
 """Calibrator, as a cache names it, that the documentation of a DLA uses."""
 
-_HEADER = re.compile(r"TRT-([0-9]{1,9})-(\w+)")
+_HEADER = re.compile(r"TRT-[0-9]{1,9}-\w+")
 _DIGITS = re.compile(r"[0-9a-fA-F]{8}")
 _UNWRITABLE = ("\n", "\r", "\0")
-
-
-@dataclass(frozen=True, slots=True)
-class CalibrationCache:
-    """Content of a calibration cache.
-
-    Attributes:
-        version: version of TensorRT, ``"10.3.0"``.
-        algorithm: calibrator that the cache names.
-        scales: scales by tensor, each exactly a float32.
-    """
-
-    version: str
-    algorithm: str
-    scales: Mapping[str, float]
 
 
 def write_cache(scales: Mapping[str, float], version: str) -> str:
@@ -165,28 +150,24 @@ def write_cache(scales: Mapping[str, float], version: str) -> str:
     return "\n".join([*lines, ""])
 
 
-def parse_cache(text: str) -> CalibrationCache:
-    """Return the content of a cache; blank lines and line ends of another system are ignored.
+def parse_cache(text: str) -> dict[str, float]:
+    """Return the scales in a cache by tensor, each exactly a float32; blank lines are ignored.
 
     Raises:
-        CalibrationError: the first line is not a header, or names a TensorRT without caches. A line is damaged, or
-            names a tensor a second time.
+        CalibrationError: the first line is not a header, a line is damaged, or names a tensor a second time.
     """
     lines = [line.removesuffix("\r") for line in text.split("\n")]  # a name may hold other line separators
-    match = _HEADER.fullmatch(lines[0].strip())
-    if match is None:
+    if _HEADER.fullmatch(lines[0].strip()) is None:
         why = f"the first line is {_shorten(lines[0])} and not like TRT-100300-EntropyCalibration2"
         raise CalibrationError("this is not a TensorRT calibration cache", why=why, where="line 1")
     scales: dict[str, float] = {}
-    places: dict[str, int] = {}
     for number, line in enumerate(lines[1:], start=2):
         if line.strip():
             name, scale = _parse_entry(line, number)
             if name in scales:
-                why = f"line {places[name]} has one too"
-                raise CalibrationError(f"a second scale for tensor {name!r}", why=why, where=f"line {number}")
-            scales[name], places[name] = scale, number
-    return CalibrationCache(_version(int(match[1])), match[2], scales)
+                raise CalibrationError(f"a second scale for tensor {name!r}", where=f"line {number}")
+            scales[name] = scale
+    return scales
 
 
 def cache_text(graph: Graph, scheme: Scheme, amax: Amax, version: str) -> str:
@@ -232,19 +213,6 @@ def version_number(version: str) -> int:
     if not major or patch > 99 or minor > (99 if major == 10 else 9):
         raise CalibrationError(f"there is no TensorRT {version}", fix='give its release, like "10.3.0"')
     return major * (10_000 if major == 10 else 1_000) + minor * 100 + patch
-
-
-def _version(number: int) -> str:
-    """Return the version of a header's number; raise CalibrationError where no TensorRT has it."""
-    unit = 1_000 if number < 9_000 else 10_000
-    version = f"{number // unit}.{number % unit // 100}.{number % 100}"
-    try:
-        same = version_number(version) == number
-    except CalibrationError as error:
-        raise error.at("line 1") from None
-    if not same:
-        raise CalibrationError(f"no TensorRT has the number {number}", where="line 1", fix="make the cache again")
-    return version
 
 
 def _parse_entry(line: str, number: int) -> tuple[str, float]:
@@ -316,9 +284,9 @@ def check_cache(cache: str, fp16: Collection[str], graph: Graph) -> str:
     Raises:
         CalibrationError: the text is damaged, or names a tensor or node that the graph does not have.
     """
-    found = parse_cache(cache)
+    scales = parse_cache(cache)
     known = graph.names
     nodes = {node.name for node in graph.nodes}
-    for name in (*(set(found.scales) - known), *(set(fp16) - nodes)):
+    for name in (*(set(scales) - known), *(set(fp16) - nodes)):
         raise CalibrationError(f"the calibration cache names {name!r}", why="the model has no such tensor or node")
-    return f"{len(found.scales)} scales for TensorRT {found.version}, {len(fp16)} nodes in FP16"
+    return f"{len(scales)} scales for TensorRT, {len(fp16)} nodes in FP16"

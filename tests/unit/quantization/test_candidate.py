@@ -21,7 +21,7 @@ from edgert.quantization.evaluate import Evaluation
 from edgert.quantization.quantization_error import shift_biases
 from edgert.quantization.run import Run
 from edgert.quantization.section import ModelSection
-from edgert.quantization.variants import VersionRequest, make_versions
+from edgert.quantization.variants import make_versions
 from tests.unit.quantization.network import IMAGES, SIZE, random_images
 
 
@@ -44,7 +44,7 @@ def photos(tmp_path: Path) -> Path:
 
 def test_a_range_file_is_enough(config: ModelConfig, ranges: Path) -> None:
     exam_images = random_images(6, 9)
-    made = make_versions(config, VersionRequest(("int8", "fp16"), ("dla", "gpu"), ranges=ranges), exam_images)
+    made = make_versions(config, exam_images, precisions=["int8", "fp16"], emulated=["dla", "gpu"], ranges=ranges)
     assert list(made) == ["int8", "int8 dla (emulated)", "int8 gpu (emulated)", "fp16"]
     assert [one.emulated for one in made.values()] == [False, True, True, False]
     assert isinstance(made["int8"].run, Model) and isinstance(made["fp16"].run, Model)
@@ -61,13 +61,13 @@ def test_a_range_file_is_enough(config: ModelConfig, ranges: Path) -> None:
 def test_ranges_of_another_model_are_refused(config: ModelConfig, ranges: Path) -> None:
     equalized = config.model_copy(update={"quantize": config.quantize.model_copy(update={"equalize": True})})
     with pytest.raises(CalibrationError, match="another model") as caught:
-        make_versions(equalized, VersionRequest(("int8",), ranges=ranges), random_images(4, 1), Run("p.yaml:2"))
+        make_versions(equalized, random_images(4, 1), Run("p.yaml:2"), precisions=["int8"], ranges=ranges)
     assert caught.value.where
 
 
 def test_images_of_the_evaluation_are_not_learnt_from(config: ModelConfig) -> None:
     with pytest.raises(CalibrationError, match="needs images"):
-        make_versions(config, VersionRequest(("int8",)), random_images(IMAGES, 1))
+        make_versions(config, random_images(IMAGES, 1), precisions=["int8"])
 
 
 @pytest.mark.parametrize("named", [True, False])
@@ -79,8 +79,9 @@ def test_a_bias_correction_that_does_harm_is_seen_on_the_models_own_images(
         return shift_biases(graph, {node.outputs[0]: np.linspace(100.0, 0.0, graph.constants["b4"].size)})
 
     monkeypatch.setattr(recipe, "correct_biases", ruin)
-    wanted = VersionRequest(("int8",), images=str(photos) if named else "", ranges=ranges)
-    made = make_versions(config, wanted, random_images(6, 9))["int8"].quantized
+    calibrate = str(photos) if named else ""
+    versions = make_versions(config, random_images(6, 9), precisions=["int8"], calibrate=calibrate, ranges=ranges)
+    made = versions["int8"].quantized
     assert made is not None and made.made.quantized.notes == ()
 
 
@@ -94,19 +95,19 @@ def test_what_is_made_can_be_stopped(config: ModelConfig, ranges: Path, emulated
         if text.endswith(at):
             stop.set()
 
-    wanted = VersionRequest(emulated=(emulated,), images=str(photos), ranges=ranges)
+    run = Run(log=heard, bar=heard, stop=stop)
     with pytest.raises(CalibrationError, match="stopped while"):
-        make_versions(config, wanted, random_images(6, 9), Run(log=heard, bar=heard, stop=stop))
+        make_versions(config, random_images(6, 9), run, emulated=[emulated], calibrate=str(photos), ranges=ranges)
     assert heard_lines[-1].endswith(at)
 
 
 def test_only_what_is_asked_for_is_made(config: ModelConfig) -> None:
-    assert make_versions(config, VersionRequest(), random_images(1, 1)) == {}
-    assert list(make_versions(config, VersionRequest(("fp16",)), random_images(1, 1))) == ["fp16"]
+    assert make_versions(config, random_images(1, 1)) == {}
+    assert list(make_versions(config, random_images(1, 1), precisions=["fp16"])) == ["fp16"]
 
 
 def test_the_report_of_an_evaluation(config: ModelConfig, ranges: Path, tmp_path: Path) -> None:
-    made = make_versions(config, VersionRequest(("int8",), ("dla",), ranges=ranges), random_images(6, 9))
+    made = make_versions(config, random_images(6, 9), precisions=["int8"], emulated=["dla"], ranges=ranges)
     model, others = load(config.onnx), {"other.onnx": load(config.onnx)}
     dataset, section = LabeledDataset(tmp_path, random_images(6, 9)), ModelSection("net", config, "", tmp_path)
     setup = open_evaluation(model, config, dataset)

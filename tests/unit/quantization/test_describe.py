@@ -18,7 +18,6 @@ from edgert.graph import read, to_bytes
 from edgert.quantization.calibrated import CalibratedModel, calibrate_section
 from edgert.quantization.calibration.threshold import METHODS
 from edgert.quantization.describe import accuracy_rows, describe, summary
-from edgert.quantization.describe_layers import EQUALIZATION
 from edgert.quantization.int8_model import QuantizationResult, quantize_section
 from edgert.quantization.recovery import MixedPrecision, Scan, Sensitivity
 from edgert.report.quantization_page import render
@@ -132,38 +131,6 @@ def test_a_method_of_its_own_is_reported(file: Path) -> None:
     row = next(row for row in report.tensors if row.name == name)
     assert row.chosen == "entropy"
     assert report.provenance.method == "auto: entropy, mse"
-
-
-def test_corrections_are_read_off_the_weights(file: Path) -> None:
-    config = section(file, equalize=True, adaround=["second"])
-    made = outcome(config)
-    report = describe(made, config)
-    by_kind = {one.kind: [c for c in report.corrections if c.kind == one.kind] for one in report.corrections}
-    assert {one.nodes for one in by_kind[EQUALIZATION]} >= {("first",), ("second",)}
-    assert by_kind[EQUALIZATION][0].effect.startswith("outputs divided by ")
-    (turned,) = by_kind["AdaRound"]
-    assert turned.nodes == ("second",) and 0 < float(turned.effect.split("%")[0]) < 50
-    assert {one.nodes[0] for one in by_kind["Bias correction"]} <= set(LAYERS)
-
-
-def test_no_corrections_where_none_were_made(file: Path) -> None:
-    config = section(file, correct_bias=False)
-    assert describe(outcome(config), config).corrections == ()
-
-
-def test_bias_corrections_are_the_shifts_that_were_made(file: Path) -> None:
-    """The same model with one bias moved by hand: that shift is reported, and no other."""
-    config = section(file, correct_bias=False)
-    made = outcome(config)
-    graph = made.prepared.copied_proto()
-    (bias,) = (one for one in graph.graph.initializer if one.name == read(made.prepared).nodes[2].inputs[2])
-    values = np.frombuffer(bias.raw_data, np.float32).copy()
-    values[3] -= 0.25
-    bias.raw_data = values.tobytes()
-    before = replace(made, prepared=made.prepared.derive(graph), recipe=replace(made.recipe, correct_bias=True))
-    (one,) = describe(before, config).corrections
-    assert one.nodes == ("second",) and one.effect.endswith(" of the largest output")
-    assert float(one.effect.split()[1]) == pytest.approx(0.25, rel=0.05)  # to a step of the stored bias
 
 
 def test_provenance_sizes_and_settings(file: Path) -> None:

@@ -95,7 +95,7 @@ class TestForm:
     def test_cache_typed_form_and_emulation_have_the_same_numbers(self, model: Model) -> None:
         graph, low = forms(model)
         plan, amax = scheme(graph, "dla"), amax_of(model, feeds_of(model))
-        cached = parse_cache(cache_text(graph, plan, amax, "10.3.0")).scales
+        cached = parse_cache(cache_text(graph, plan, amax, "10.3.0"))
         emulated = emulate_dla(graph, plan, amax)
         assert "x_int8_steps_by" in emulated.constants
         for first, _ in pairs(low):

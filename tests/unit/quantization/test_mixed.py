@@ -161,14 +161,7 @@ def test_another_key_starts_over_and_reports_it(tmp_path: Path) -> None:
     search(units(3), lambda kept: len(kept), 2, state=tmp_path / "s", key="k")
     accuracy = Measured(lambda kept: len(kept))
     result = search(units(3), accuracy, 2, state=tmp_path / "s", key="other")
-    assert "started over" in result.note
     assert len(accuracy.asked) == len(result.tried)
-
-
-def test_the_state_of_a_scan_is_not_taken_for_that_of_a_search(tmp_path: Path) -> None:
-    scan(units(3), lambda kept: 1.0, state=tmp_path / "s", key="k")
-    with pytest.raises(CalibrationError, match="holds no measurements"):
-        search(units(3), lambda kept: 1.0, 2, state=tmp_path / "s", key="k")
 
 
 def test_numbers_that_are_none() -> None:

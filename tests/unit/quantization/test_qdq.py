@@ -118,7 +118,7 @@ class TestScales:
             }
             (gap,) = found.problems
             assert gap.startswith("tensor 'y' (from Conv 'c3') has no scale")
-            assert parse_cache(write_cache(found.scales, "10.3.0")).scales == found.scales
+            assert parse_cache(write_cache(found.scales, "10.3.0")) == found.scales
 
     def test_pass_through_what_moves_pools_and_bounds_values(self) -> None:
         nodes, tensors = pair("x", "xd", 0.1)

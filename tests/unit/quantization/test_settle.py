@@ -42,7 +42,7 @@ def test_a_tensor_of_zeros_has_settled() -> None:
 def test_thresholds_are_computed_once_and_no_more_than_needed(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[float] = []
 
-    def counting(histogram: Histogram, method: str, *, percentile: float) -> float:
+    def counting(histogram: Histogram, method: str) -> float:
         asked.append(histogram.amax)
         return histogram.amax
 

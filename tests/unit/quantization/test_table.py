@@ -67,16 +67,10 @@ def test_a_group_of_different_choices_takes_the_widest() -> None:
     assert agreed.amax(["small", "heavy"]) == found["percentile"]
 
 
-def test_the_percentile_is_the_tables() -> None:
-    ranges = table(percentile=90).with_method("percentile")
-    assert ranges.amax("small") == threshold(SMALL, "percentile", percentile=90)
-    assert ranges.with_method("percentile").percentile == 90
-
-
 def test_a_threshold_is_searched_once(monkeypatch: pytest.MonkeyPatch) -> None:
     searched: list[str] = []
 
-    def search(histogram: Histogram, method: str, *, percentile: float) -> float:
+    def search(histogram: Histogram, method: str) -> float:
         searched.append(method)
         return histogram.amax
 
@@ -123,15 +117,13 @@ def test_unknown_methods_are_refused() -> None:
         table(method="guess")
     with pytest.raises(CalibrationError, match="unknown method"):
         table().with_chosen({"small": "guess"})
-    with pytest.raises(CalibrationError, match="percentile"):
-        table(percentile=0)
 
 
 def full() -> RangeTable:
     """A table with everything in it."""
     histograms = {**HISTOGRAMS, **{name: of(RNG.normal(0, 3, 100)) for name in ODD}}
     changes = {"chosen": {"heavy": "entropy", ODD[4]: "minmax"}, "warnings": ("one", "zwei ü"), "available": 250}
-    return table(histograms=histograms, percentile=99.9, **changes)
+    return table(histograms=histograms, **changes)
 
 
 def test_a_file_is_read_back_exactly(tmp_path: Path) -> None:
@@ -240,7 +232,7 @@ def test_a_damaged_tensor_is_named(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("key", "value"),
-    [("tensors", []), ("tensors", {"small": 1}), ("counts", None), ("images", "64"), ("percentile", "all"),
+    [("tensors", []), ("tensors", {"small": 1}), ("counts", None), ("images", "64"),
      ("warnings", "none"), ("warnings", [1]), ("model", None), ("available", "x"), ("method", ["mse"])],
 )  # fmt: skip
 def test_damage_elsewhere_is_refused(tmp_path: Path, key: str, value: object) -> None:

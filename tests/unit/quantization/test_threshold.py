@@ -9,7 +9,15 @@ import pytest
 from scipy.stats import entropy as scipy_entropy
 
 from edgert.errors import CalibrationError
-from edgert.quantization.calibration.threshold import METHODS, ZERO_AMAX, _density, _squared_errors, entropy, threshold
+from edgert.quantization.calibration.threshold import (
+    METHODS,
+    ZERO_AMAX,
+    _density,
+    _squared_errors,
+    entropy,
+    percentile,
+    threshold,
+)
 from edgert.quantization.calibration.value_histogram import BINS, Histogram
 
 Array = npt.NDArray[Any]
@@ -106,31 +114,25 @@ def test_an_unknown_method_is_refused_with_the_nearest() -> None:
         threshold(of(DATA["normal"]), "entrpoy")
 
 
-@pytest.mark.parametrize("percentile", [0, -1, 100.1, float("nan")])
-def test_a_percentile_lies_in_a_hundred(percentile: float) -> None:
-    with pytest.raises(CalibrationError, match="percentile"):
-        threshold(of(DATA["normal"]), "percentile", percentile=percentile)
-
-
-@pytest.mark.parametrize("percentile", [10, 50, 99, 99.9, 99.99])
+@pytest.mark.parametrize("percent", [10, 50, 99, 99.9, 99.99])
 @pytest.mark.parametrize("name", ["normal", "laplace", "uniform", "heavy", "far outlier"])
-def test_a_percentile_is_that_of_the_values(percentile: float, name: str) -> None:
+def test_a_percentile_is_that_of_the_values(percent: float, name: str) -> None:
     histogram, values = of(DATA[name]), np.sort(np.abs(DATA[name]))
-    found = threshold(histogram, "percentile", percentile=percentile)
-    rank = int(np.ceil(SIZE * percentile / 100)) - 1  # the value this many are up to
+    found = percentile(histogram, percent)
+    rank = int(np.ceil(SIZE * percent / 100)) - 1  # the value this many are up to
     assert abs(found - values[rank]) <= histogram.width
 
 
 def test_a_percentile_is_linear_within_its_bin() -> None:
     counts = np.zeros(BINS, np.int64)
     counts[0], counts[1024], counts[2047] = 4, 4, 1
-    found = threshold(counted(counts), "percentile", percentile=100 * 5 / 9)
+    found = percentile(counted(counts), 100 * 5 / 9)
     assert found == pytest.approx(1024.25 / BINS, rel=1e-6)
 
 
 def test_the_hundredth_percentile_is_the_largest_magnitude() -> None:
     for values in DATA.values():
-        assert threshold(of(values), "percentile", percentile=100) == threshold(of(values), "minmax")
+        assert percentile(of(values), 100) == of(values).amax
 
 
 def slow_divergence(bins: Array, last: int) -> float:

@@ -12,7 +12,7 @@ from edgert.report.quantization_record import LayerRow, Note, Provenance, Quanti
 from tests.helpers.quantization_report import EMPTY, full_report, tensor_row
 
 VOID = {"meta", "link", "br", "input"}
-SECTIONS = ["accuracy", "speed", "layers", "kept", "activations", "corrections", "notes", "origin"]
+SECTIONS = ["accuracy", "speed", "layers", "kept", "activations", "notes", "origin"]
 HOSTILE = "</title></style></svg></script><script>alert(1)</script><img src=x onerror=alert(1)>\"'&\x00\u202e\ud800"
 
 
@@ -59,7 +59,6 @@ def hostile_report() -> QuantizationReport:
         timed_on=HOSTILE,
         layers=tuple(replace(row, op=HOSTILE, reason=HOSTILE) for row in report.layers),
         tensors=tuple(replace(row, chosen=HOSTILE, thresholds={HOSTILE: row.amax}) for row in report.tensors),
-        corrections=tuple(replace(one, kind=HOSTILE, effect=HOSTILE) for one in report.corrections),
         notes=(Note(HOSTILE),),
         settings={HOSTILE: HOSTILE},
         sizes_bytes={HOSTILE: 5, **report.sizes_bytes},
