@@ -130,7 +130,6 @@ def _import_target(target: str) -> object:
 
 @cache
 def _claims(group: str, path: tuple[str, ...]) -> tuple[Claim, ...]:
-    """Return the entry points of a group among the packages on a path."""
     found = [
         Claim(point.name, point.value, point.dist.name if point.dist else "?", point.dist.version if point.dist else "")
         for point in _entry_points(path).select(group=group)
@@ -192,7 +191,6 @@ REGISTRIES = (SOURCES, STAGES, SINKS, *DECODERS.values(), TRACKERS, BACKENDS)
 
 
 def foreign() -> Iterator[tuple[Registry, Claim]]:
-    """Yield every kind of an installed package."""
     for registry in REGISTRIES:
         yield from ((registry, claim) for claim in registry.foreign())
 

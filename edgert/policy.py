@@ -176,7 +176,6 @@ def join_of(carried: Sequence[frozenset[str]], under_way: int, merge: Callable[[
 
 
 def shares_streams(carried: Sequence[frozenset[str]]) -> bool:
-    """Return whether a stream comes on several edges."""
     return sum(map(len, carried)) > len(frozenset().union(*carried))
 
 
@@ -252,7 +251,6 @@ class ReorderBuffer(Generic[T]):
         self._waiting: dict[Hashable, T] = {}
 
     def add(self, key: Hashable, item: T) -> None:
-        """Add a result from its branch."""
         self._waiting[key] = item
 
     def pop(self) -> T | None:

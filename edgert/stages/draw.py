@@ -304,7 +304,6 @@ class ImagePainter:
         return self._bgr_copy(result, (result.frame.width, result.frame.height))
 
     def close(self) -> None:
-        """Free the buffers; images that are still in use stay valid."""
         self._pool = None
         self._downloader = Downloader()
         while self._painters:
@@ -350,7 +349,6 @@ def _source(result: Result) -> "Frame | DeviceView":
 
 
 def _size(result: Result) -> tuple[int, int]:
-    """Return (height, width) of the result's image or frame."""
     return (result.frame.height, result.frame.width) if result.image is None else result.image.shape[:2]
 
 
@@ -386,7 +384,6 @@ class Draw(SimpleStage):
         return replace(result, image=image)
 
     def close(self) -> None:
-        """Free the buffers; images that are still in use stay valid."""
         self._images.close()
 
 

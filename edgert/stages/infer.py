@@ -79,7 +79,6 @@ class HostInference:
         return geometry
 
     def interrupt(self) -> None:
-        """Interrupt a run in progress, from any thread, if the engine can."""
         getattr(self._session, "interrupt", bool)()
 
     def run(self, *geometries: Geometry) -> list[Record]:
@@ -107,7 +106,6 @@ class Infer(SimpleStage):
         self.name, self._inference, self.every = name, inference, every
 
     def interrupt(self) -> None:
-        """Interrupt a run in progress, from any thread, if the engine can."""
         getattr(self._inference, "interrupt", bool)()
 
     def open(self) -> None:
@@ -187,7 +185,6 @@ class VariantInference:
         return self._inference.fill(frame, row)
 
     def interrupt(self) -> None:
-        """Interrupt a run in progress, from any thread, if the engine can."""
         getattr(self._inference, "interrupt", bool)()
 
     def run(self, *geometries: Geometry) -> Iterable[Record]:
@@ -262,7 +259,6 @@ class InferBatch(BatchedStage):
         self._leaving = deque[tuple[Result, bool]]()  # (result, whether it gets a record), in order of arrival
 
     def interrupt(self) -> None:
-        """Interrupt a run in progress, from any thread, if the engine can."""
         getattr(self._inference, "interrupt", bool)()
 
     def open(self) -> None:
@@ -397,7 +393,6 @@ class Pinned:
         return self.stage.process(result)
 
     def interrupt(self) -> None:
-        """Interrupt a run in progress, from any thread, if the engine can."""
         getattr(self.stage, "interrupt", bool)()
 
     def close(self) -> None:

@@ -86,7 +86,6 @@ class FileSink(SinkStage):
         return self
 
     def rules(self, context: Context) -> Rules:
-        """Return the rules for the sink's files."""
         from edgert.stages.sink.retention import Rules
 
         rotate = getattr(self, "rotate", None) or Rotate.model_construct()
@@ -140,7 +139,6 @@ class Video(_Rotating):
     )
 
     def make(self, name: str, context: Context) -> Stage:
-        """Return the sink. Raises StageError for a path that cannot be written."""
         from edgert.stages.sink.video import VideoSink
 
         return VideoSink(name, self.path, self.fps, self.quality, self.codec, self.encode, self.rules(context))
@@ -154,7 +152,6 @@ class Jsonl(_Rotating):
     path: OutputPath = Field(description="the file; may hold `{stream}`, `{date}`, `{time}`, `{file}`")
 
     def make(self, name: str, context: Context) -> Stage:
-        """Return the sink. Raises StageError for a path with unknown fields."""
         from edgert.stages.sink.results import JsonlSink
 
         return JsonlSink(name, self.path, self.rules(context), context.clock)
@@ -172,7 +169,6 @@ class Images(FileSink):
     every: int = Field(default=1, ge=1, description="write every n-th frame")
 
     def make(self, name: str, context: Context) -> Stage:
-        """Return the sink. Raises StageError for a path that cannot be written."""
         from edgert.stages.sink.image_files import ImagesSink
 
         return ImagesSink(name, self.path, self.every, self.rules(context))
@@ -284,7 +280,6 @@ class Callback(SinkStage):
     )
 
     def make(self, name: str, context: Context) -> Stage:
-        """Return the sink. Raises ConfigError without a function."""
         from edgert.stages.python import check_function
         from edgert.stages.sink.results import CallbackSink
 
@@ -352,7 +347,6 @@ class ByteTrackStage(TrackStage):
         return Limits(high=high, low=min(self.low, high), activate=max(activate, high), **same)
 
     def thresholds(self, score: float | None) -> str:
-        """Return the limits as a sentence."""
         limits = self.limits(score)
         follows = " (by the model's score)" if self.high is None and score is not None else ""
         return (

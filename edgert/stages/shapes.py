@@ -88,7 +88,6 @@ def object_masks(canvas: Canvas, record: Detections) -> Iterator[paint.Mask]:
 
 
 def boxes(canvas: Canvas, corners: F32, shades: Iterable[paint.Bgr], line_px: int) -> list[paint.Shape]:
-    """Return rectangles for (N, 4) source boxes."""
     rows = zip(canvas.corners(corners), shades, strict=True)
     return [paint.Box(x1, y1, x2, y2, shade, line_px) for (x1, y1, x2, y2), shade in rows]
 

@@ -47,7 +47,6 @@ class Scores(Ranking):
         self._known: dict[Tally, tuple[float, F64]] = {}
 
     def answers(self, tally: Tally) -> float:
-        """Return the metric, 0 to 1."""
         return self._score(tally)[0]
 
     def mean(self, tally: Tally) -> float:
@@ -89,11 +88,9 @@ class LabeledSearch(Search):
         self.ranking: Scores = Scores(task_scores.scorer_for(data.ground_truth, task), count)
 
     def plan(self, inputs: int) -> None:
-        """Add the runs for further inputs to the progress."""
         self._planned += inputs * len(self._images)
 
     def gather(self, settings: Sequence[Setting], always: Collection[str] = (), keep_all: bool = False) -> None:
-        """Try settings on every image."""
         tallies = [one for one in dict.fromkeys(map(self.ranking.add, settings)) if not one.evidence]
         for number in range(len(self._images)):
             view = View(self._images.frame(number))
@@ -102,7 +99,6 @@ class LabeledSearch(Search):
             self._trial.forget()
 
     def with_summary(self, report: CheckReport) -> CheckReport:
-        """Return the report with a summary of the settings' scores."""
         ranking, count = self.ranking, len(self.photos)
         best, written = ranking.find(report.best), ranking.find(report.written)
         on = f"on {count} labeled image{'' if count == 1 else 's'}"

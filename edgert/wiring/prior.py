@@ -41,11 +41,9 @@ class Prior:
     others: Mapping[str, "Prior"] = field(default_factory=dict)
 
     def of(self, task: TaskConfig) -> "Prior":
-        """Return the prior knowledge for outputs of a task."""
         return self.others.get(_decoder_text(task), self)
 
     def applied(self, base: InputConfig) -> InputConfig:
-        """Return an input section with the known keys."""
         return base.model_copy(update=dict(self.input))
 
     def against(self, setting: Setting) -> float:

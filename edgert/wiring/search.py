@@ -69,7 +69,6 @@ class Ranking:
 
     @property
     def tallies(self) -> Collection[Tally]:
-        """All tallies in the order of their addition."""
         return self._by_key.values()
 
     def find(self, setting: Setting) -> Tally | None:
@@ -281,11 +280,9 @@ class Search:
         self.gather(ways, always)
 
     def with_summary(self, report: CheckReport) -> CheckReport:
-        """Return a report with the summary that suits this search."""
         return report
 
     def plan(self, inputs: int) -> None:
-        """Add the runs for further inputs to the progress."""
         self._planned += inputs * len(self.photos) * (len(view_cuts(self._verb)) + 2)
 
     def gather(self, settings: Sequence[Setting], always: Collection[str] = (), keep_all: bool = False) -> None:

@@ -187,7 +187,6 @@ def labels_beside(made: Inferred) -> tuple[str, ...]:
 
 
 def _fits_labels(made: Inferred, labels: tuple[str, ...]) -> bool:
-    """Return whether a model has as many classes as there are labels."""
     try:
         make_checked_decoder(made.setting.task, labels, made.found.engine, made.found.network)
     except ConfigError:

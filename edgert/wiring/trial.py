@@ -231,7 +231,6 @@ def _refinable_head(task: TaskConfig, engine: Engine, network: Size) -> tuple[An
 
 
 def task_of(found: Guess) -> TaskConfig:
-    """Return the section ``task:`` of a guess."""
     written: dict[str, object] = {found.task: found.decoder}
     if found.options:
         written["options"] = dict(found.options)
@@ -240,7 +239,6 @@ def task_of(found: Guess) -> TaskConfig:
 
 
 def can_read(found: Guess, engine: Engine, network: Size) -> bool:
-    """Return whether the decoder of a guess can read the outputs."""
     return _refusal(task_of(found), engine, network) is None
 
 
@@ -288,7 +286,6 @@ class Trial:
         return self._answers[key], placement.geometry
 
     def forget(self) -> None:
-        """Empty the cache."""
         self._small.clear()
         self._answers.clear()
 

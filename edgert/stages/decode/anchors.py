@@ -54,7 +54,6 @@ class YoloRaw(RowHead):
 
     @classmethod
     def fits(cls, signature: OutputSignature) -> Iterator[Fit]:
-        """Yield a fit for maps of several strides with three anchors each."""
         levels = _find_levels(signature.shapes, 3)
         if signature.network and levels and 8 in [signature.stride(*size) for size in levels.sizes]:
             classes = levels.numbers - 5
@@ -143,7 +142,6 @@ class _Levels(NamedTuple):
         return sorted(range(len(self.sizes)), key=lambda index: -math.prod(self.sizes[index]))
 
     def numbers_of(self, index: int, anchor: int, cells: int, anchors: int) -> Numbers:
-        """Return the numbers of one anchor in one map."""
         count = self.numbers
         if self.layout == "first":
             return Numbers(index, count, 1, cells, anchor * count * cells)
@@ -191,7 +189,6 @@ class DetectNet(RowHead):
 
     @classmethod
     def fits(cls, signature: OutputSignature) -> Iterator[Fit]:
-        """Yield a fit for two maps of one size, one with four times the channels of the other."""
         which = _coverage(signature.shapes)
         if which is not None:
             classes, height, width = signature.shapes[which]
@@ -208,7 +205,6 @@ class DetectNet(RowHead):
         return shapes[which][0]
 
     def levels(self, shapes: Shapes, network: Size, score: float) -> tuple[Level, ...]:
-        """See :meth:`RowHead.levels`; a row is a cell."""
         count, which = self.class_count(shapes, network), _coverage(shapes) or 0
         _, height, width = shapes[which]
         coverage = Numbers(which, count, apart=height * width)
@@ -228,7 +224,6 @@ class DetectNet(RowHead):
         return Candidates(boxes, scores, classes)
 
     def suppressed(self, found: Candidates, iou: float, limit: int) -> Index:
-        """Return the surviving rows, best first."""
         boxes = found.boxes + np.array([0, 0, 1, 1], np.float32)
         return suppress(boxes, found.scores, found.classes, iou, limit)
 

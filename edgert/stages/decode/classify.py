@@ -35,7 +35,6 @@ class Embed:
 
     @classmethod
     def fits(cls, signature: OutputSignature) -> Iterator[Fit]:
-        """Yield a fit for a vector, better at a usual length or with a telling name; or for a named hidden state."""
         length, is_named = signature.vector, any(word in signature.names for word in _NAMES)
         tokens, width = signature.table or (0, 0)
         if length is not None and is_named and _LEAST_WIDTH <= length <= 4096:
@@ -46,14 +45,12 @@ class Embed:
             yield Fit(f"{length} numbers, a usual length of an embedding", 3 if length in _USUAL else 1)
 
     def check(self, shapes: Shapes, network: Size) -> None:
-        """Raise ModelError unless the first output is one row of numbers, ConfigError for another gallery."""
         if not shapes or not _is_row(shapes[0]):
             raise wrong_shapes(f"embed: {self.embed}", "one output [length] or [tokens, length]", shapes, network)
         if self.match is not None:
             gallery_at(self.match).check(shapes[0][1] if _is_tokens(shapes[0]) else math.prod(shapes[0]))
 
     def __call__(self, outputs: Sequence[Array], geometry: Geometry) -> Embedding:
-        """Return the embedding. Raises ModelError like :meth:`check`."""
         if not outputs or not _is_row(outputs[0].shape):
             self.check(shapes_of(outputs), geometry.network)
         row = outputs[0][0] if _is_tokens(outputs[0].shape) else outputs[0]
@@ -98,14 +95,12 @@ class Classify:
 
     @classmethod
     def fits(cls, signature: OutputSignature) -> Iterator[Fit]:
-        """Yield a fit for a vector with a number for every class."""
         length = signature.vector
         if length is not None:
             reason = f"{length} numbers, one per class" if length > 1 else "one number, of the only class"
             yield Fit(reason, 3 if length in (1000, 1001) else 2, length)
 
     def check(self, shapes: Shapes, network: Size) -> None:
-        """Raise ModelError unless the first output is one row of numbers, ConfigError for another number of labels."""
         _check_row(f"classify: {self.classify}", shapes, network, self.labels)
 
     def __call__(self, outputs: Sequence[Array], geometry: Geometry) -> Classification:
@@ -145,16 +140,13 @@ class MultiLabel:
 
     @classmethod
     def fits(cls, signature: OutputSignature) -> Iterator[Fit]:
-        """Yield a fit for a vector with a number for every class."""
         if signature.vector is not None and signature.vector > 1:
             yield Fit(f"{signature.vector} numbers can be classes of which several are there", 1, signature.vector)
 
     def check(self, shapes: Shapes, network: Size) -> None:
-        """Raise ModelError unless the first output is one row of numbers, ConfigError for another number of labels."""
         _check_row("classify: multilabel", shapes, network, self.labels)
 
     def __call__(self, outputs: Sequence[Array], geometry: Geometry) -> Classification:
-        """Return the classes that reach the score, best first."""
         self.check(shapes_of(outputs), geometry.network)
         values = as_f32(outputs[0]).reshape(-1)
         is_final = self.activation == "none"
@@ -178,7 +170,6 @@ class Heads:
 
     @classmethod
     def fits(cls, signature: OutputSignature) -> Iterator[Fit]:
-        """Yield a fit for several rows of numbers, not all of one. A row of int32 or int64 is no scores."""
         counts = [math.prod(shape) for shape in signature.shapes if sum(size != 1 for size in shape) <= 1]
         typed = zip(counts, signature.dtypes, strict=False)
         has_indices = any(count > 1 and dtype in ("int32", "int64") for count, dtype in typed)
@@ -186,7 +177,6 @@ class Heads:
             yield Fit(f"{len(counts)} rows of numbers, one per head", 3)
 
     def check(self, shapes: Shapes, network: Size) -> None:
-        """Raise ModelError unless all outputs are rows of numbers, ConfigError where ``heads`` do not match them."""
         if len(shapes) < 2 or any(sum(size != 1 for size in shape) > 1 for shape in shapes):
             raise wrong_shapes("classify: heads", "several outputs, each [classes]", shapes, network)
         if self.heads and len(self.heads) != len(shapes):
@@ -196,7 +186,6 @@ class Heads:
             check_labels(math.prod(shape), labels, f"head {name!r}")
 
     def __call__(self, outputs: Sequence[Array], geometry: Geometry) -> Attributes:
-        """Return the heads by name, or by number from 0 if they have no names."""
         self.check(shapes_of(outputs), geometry.network)
         named = self.heads or {str(number): () for number in range(len(outputs))}
         found: dict[str, Classification | float] = {}

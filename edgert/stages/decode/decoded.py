@@ -47,7 +47,6 @@ class Decoded(Head):
 
     @classmethod
     def fits(cls, signature: OutputSignature) -> Iterator[Fit]:
-        """Yield a fit for boxes that need no decoding."""
         if decoder.is_rows_of_six(signature.shapes) and signature.shapes[0][0] not in (signature.cells(), 6):
             yield Fit("[boxes, 6] is corners, score and class of final boxes", 3)
         if _is_numbered(signature.shapes) and not signature.is_batched:
@@ -60,7 +59,6 @@ class Decoded(Head):
             yield Fit("[N, 4] and twice [N] are final boxes, scores and classes", 3)
 
     def class_count(self, shapes: decoder.Shapes, network: decoder.Size) -> None:
-        """Return None, because shapes do not show it. Raises ModelError for outputs in none of the layouts."""
         known = decoder.is_rows_of_six(shapes) or _is_numbered(shapes) or _is_detection_output(shapes)
         if not known and decoder.roles_of(shapes) is None and dets_and_labels(shapes) is None:
             raise wrong_shapes("detect: yolov10", READS, shapes, network)
@@ -101,12 +99,10 @@ def _scores_and_classes(first: decoder.Array, second: decoder.Array) -> tuple[de
 
 
 def _is_numbered(shapes: decoder.Shapes) -> bool:
-    """Return whether there is one output [N, 7]."""
     return len(shapes) == 1 and len(shapes[0]) == 2 and shapes[0][1] == 7
 
 
 def _is_detection_output(shapes: decoder.Shapes) -> bool:
-    """Return whether there is one output [1, N, 7]."""
     return len(shapes) == 1 and len(shapes[0]) == 3 and shapes[0][::2] == (1, 7)
 
 
@@ -151,7 +147,6 @@ class Ssd(RowHead):
 
     @classmethod
     def fits(cls, signature: OutputSignature) -> Iterator[Fit]:
-        """Yield a fit for scores beside as many boxes, one per prior."""
         roles = decoder.boxes_and_scores(signature.shapes)
         if roles is not None:
             boxes, classes = signature.shapes[roles[1]]
@@ -202,7 +197,6 @@ class PpYoloe(RowHead):
 
     @classmethod
     def fits(cls, signature: OutputSignature) -> Iterator[Fit]:
-        """Yield a fit for boxes beside transposed scores, or final rows beside their count."""
         rows, columns = signature.table or (0, 0)
         roles = _boxes_and_columns(signature.shapes)
         if roles is not None:
@@ -308,7 +302,6 @@ class Detr(RowHead):
 
     @classmethod
     def fits(cls, signature: OutputSignature) -> Iterator[Fit]:
-        """Yield a fit for scores beside as many boxes, one per query; or for both in one table."""
         rows, columns = signature.table or (0, 0)
         count = signature.cells()
         every = count, 3 * (count or 0)  # as many rows as cells are not queries

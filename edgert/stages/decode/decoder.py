@@ -54,7 +54,6 @@ def image_outputs(outputs: Sequence[Array], batched: Sequence[bool], row: int) -
 
 
 def softmax(logits: F32) -> F32:
-    """Return the softmax along the last dimension."""
     power: F32 = np.exp(logits - np.max(logits, axis=-1, keepdims=True))
     power /= power.sum(axis=-1, keepdims=True)
     return power
@@ -78,7 +77,6 @@ def as_f32(array: Array) -> F32:
 
 
 def shapes_of(outputs: Sequence[Array]) -> Shapes:
-    """Return the shapes of one image's outputs."""
     # Made from a list, as everywhere on the hot path: a tuple made from a generator shrinks at its end, and CPython
     # keeps up to 2000 of each length in its free lists (tupleobject.c).
     return tuple([output.shape for output in outputs])
@@ -111,7 +109,6 @@ class Grid:
 
 @lru_cache(maxsize=32)
 def grid_of(network: Size, strides: tuple[int, ...]) -> Grid:
-    """Return the cells of a network size, cached."""
     levels = []
     for stride in strides:
         columns, rows = -(-network[0] // stride), -(-network[1] // stride)

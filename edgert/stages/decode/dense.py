@@ -23,7 +23,6 @@ def covers(shape: tuple[int, ...], network: Size) -> bool:
 
 
 def _plane(array: Array) -> Array:
-    """Return the map as (h, w)."""
     return array.reshape(plane_size(array.shape) or ())
 
 
@@ -40,18 +39,15 @@ class Depth:
 
     @classmethod
     def fits(cls, signature: OutputSignature) -> Iterator[Fit]:
-        """Yield a fit for one channel over the image, with more weight if its name says so."""
         if signature.is_one_channel:
             is_named = any(word in signature.names for word in ("depth", "disp"))
             yield Fit("one channel over the image can be depth", 4 if is_named else 1)
 
     def check(self, shapes: Shapes, network: Size) -> None:
-        """Raise ModelError unless the one output is a map."""
         if len(shapes) != 1 or not covers(shapes[0], network):
             raise wrong_shapes(f"depth: {self.depth}", "one output [1, h, w]", shapes, network)
 
     def __call__(self, outputs: Sequence[Array], geometry: Geometry) -> DepthMap:
-        """Return the depth map without padding."""
         self.check(shapes_of(outputs), geometry.network)
         cut, region = crop_padding(_plane(outputs[0]), geometry)
         return DepthMap(cut.astype(np.float32), region, self.depth)
@@ -74,7 +70,6 @@ class ImageToImage:
 
     @classmethod
     def fits(cls, signature: OutputSignature) -> Iterator[Fit]:
-        """Yield a fit for three channels of the network's size or larger, or for one of larger size."""
         for channels, height, width, order in signature.maps:
             stride = signature.stride(height, width)
             if stride is not None and ((channels == 3 and stride <= 1) or (channels == 1 and stride < 1)):
@@ -82,14 +77,12 @@ class ImageToImage:
                 yield Fit(f"{channels} channel{'s' if channels > 1 else ''} of {size}, {order}", 4)
 
     def check(self, shapes: Shapes, network: Size) -> None:
-        """Raise ModelError unless the one output is an image."""
         layout = map_layout(shapes[0], network) if len(shapes) == 1 else None
         channels = shapes[0][0 if layout == "chw" else -1] if layout in ("chw", "hwc") else 1
         if layout is None or channels not in (1, 3) or min(shapes[0][-2:]) < 1:
             raise wrong_shapes(f"image: {self.image}", "one output [3, h, w] or [h, w, 3]", shapes, network)
 
     def __call__(self, outputs: Sequence[Array], geometry: Geometry) -> OutputImage:
-        """Return the image in new memory, without padding."""
         self.check(shapes_of(outputs), geometry.network)
         values, (scale, offset) = as_f32(outputs[0]), _SCALES[self.image]
         layout = map_layout(values.shape, geometry.network)
@@ -119,19 +112,16 @@ class Anomaly:
 
     @classmethod
     def fits(cls, signature: OutputSignature) -> Iterator[Fit]:
-        """Yield a fit for a map beside a single number, or for a map where a name says so."""
         is_named = "anomal" in signature.names or "pred_score" in signature.names
         found = None if signature.network is None else _map_and_score(signature.shapes, signature.network)
         if found is not None and (found[1] is not None or is_named):
             yield Fit("a map over the image, and one number", 3 + is_named)
 
     def check(self, shapes: Shapes, network: Size) -> None:
-        """Raise ModelError unless one output is a map and the rest are maps or single numbers."""
         if _map_and_score(shapes, network) is None:
             raise wrong_shapes("anomaly: map", "a map [1, h, w], and perhaps a score", shapes, network)
 
     def __call__(self, outputs: Sequence[Array], geometry: Geometry) -> AnomalyMap:
-        """Return the anomaly map without padding."""
         self.check(shapes_of(outputs), geometry.network)
         floats = [output for output in outputs if output.dtype.kind == "f"]  # labels and masks are booleans
         places = _map_and_score(shapes_of(floats), geometry.network)

@@ -147,7 +147,6 @@ class Candidates:
     overlap: bool = True
 
     def select(self, rows: Index) -> "Candidates":
-        """Return these rows, in this order."""
         extras = None if self.extras is None else self.extras[rows]
         return Candidates(self.boxes[rows], self.scores[rows], self.classes[rows], extras, self.overlap)
 

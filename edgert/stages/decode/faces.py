@@ -30,7 +30,6 @@ class FaceHead(RowHead, ABC):
     name: ClassVar[str]
 
     def class_count(self, shapes: Shapes, network: Size) -> int:
-        """Return 1. Raises ModelError for other outputs."""
         if not self.accepts(shapes, network):
             raise wrong_shapes(f"detect: {self.name}", self.reads, shapes, network)
         return 1
@@ -41,7 +40,6 @@ class FaceHead(RowHead, ABC):
 
     @classmethod
     def fits(cls, signature: OutputSignature) -> Iterator[Fit]:
-        """Yield a fit for outputs whose numbers all have a role."""
         if signature.network is not None and cls().accepts(signature.shapes, signature.network):
             yield Fit(f"{len(signature.shapes)} outputs are {cls.reads}", 4, 1)
 
@@ -85,7 +83,6 @@ def _fit_levels(shapes: Shapes, network: Size, signatures: Sequence[Mapping[int,
 
 
 def _concatenate(parts: Sequence[Candidates]) -> Candidates:
-    """Return the candidates of all levels as one record."""
     extras = [one.extras for one in parts if one.extras is not None]
     return Candidates(
         np.concatenate([one.boxes for one in parts]),

@@ -36,7 +36,6 @@ class YoloV8Seg(Head):
 
     @classmethod
     def fits(cls, signature: OutputSignature) -> Iterator[Fit]:
-        """Yield a fit for a table of boxes beside maps."""
         found = find_tables(signature.shapes)
         if found is None:
             return
@@ -74,7 +73,6 @@ class YoloV8Seg(Head):
         return Candidates(corners(places[:, :2], places[:, 2:]), scores, kinds, found[:, 4 + classes :])
 
     def shaped(self, record: Detections, kept: Candidates, outputs: Sequence[Array], geometry: Geometry) -> Detections:
-        """Return the record with masks."""
         assert kept.extras is not None
         maps, shares = as_f32(outputs[table_and_maps(shapes_of(outputs))[1]]), kept.extras
 
@@ -97,7 +95,6 @@ class YoloV5Seg(YoloV8Seg):
 
     @classmethod
     def fits(cls, signature: OutputSignature) -> Iterator[Fit]:
-        """Yield a fit for a table of boxes with objectness beside maps."""
         if (found := find_tables(signature.shapes)) is not None:
             (rows, columns), (masks, *_) = signature.shapes[found[0]], signature.shapes[found[1]]
             exact = rows == 3 * (signature.cells() or 0) > 0
@@ -155,7 +152,6 @@ class DetrSeg(RowHead):
 
     @classmethod
     def fits(cls, signature: OutputSignature) -> Iterator[Fit]:
-        """Yield a fit for scores, boxes and a map per query."""
         if _find_roles(signature.shapes) is not None:
             tables = OutputSignature(tuple(_table_shapes(signature.shapes)), "", signature.network)
             for fit in decoded.Detr.fits(tables):
@@ -225,7 +221,6 @@ class DetrSeg(RowHead):
 
 
 def _table_shapes(shapes: Shapes) -> Shapes:
-    """Return the shapes of boxes and scores."""
     return [shape for shape in shapes if len(shape) == 2]
 
 

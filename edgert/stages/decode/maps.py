@@ -31,7 +31,6 @@ class SegmentArgmax:
 
     @classmethod
     def fits(cls, signature: OutputSignature) -> Iterator[Fit]:
-        """Yield a fit for a channel for every class, or for one channel of whole numbers."""
         if signature.is_one_channel and signature.is_integer:
             yield Fit("one channel of whole numbers over the image is a map of classes", 4)
         for channels, height, width, order in signature.maps:
@@ -40,7 +39,6 @@ class SegmentArgmax:
                 yield Fit(f"{channels} channels over the image, {order}", weight, channels)
 
     def check(self, shapes: Shapes, network: Size) -> None:
-        """Raise ModelError unless the output is such a map, ConfigError for another number of labels."""
         layout = map_layout(shapes[0], network) if len(shapes) == 1 else None
         classes = shapes[0][0 if layout == "chw" else -1] if layout in ("chw", "hwc") else 1
         if layout is None or classes > VOID:
@@ -48,7 +46,6 @@ class SegmentArgmax:
         check_labels(classes if classes > 1 else 0, self.labels)
 
     def __call__(self, outputs: Sequence[Array], geometry: Geometry) -> Segmentation:
-        """Return the best class of each cell, without padding."""
         self.check(shapes_of(outputs), geometry.network)
         scores, layout = outputs[0], map_layout(outputs[0].shape, geometry.network)
         if layout == "hwc" and scores.shape[2] > 1:
@@ -75,17 +72,14 @@ class SegmentThreshold:
 
     @classmethod
     def fits(cls, signature: OutputSignature) -> Iterator[Fit]:
-        """Yield a fit for one channel."""
         if signature.is_one_channel:
             yield Fit("one channel over the image is a mask", 3)
 
     def check(self, shapes: Shapes, network: Size) -> None:
-        """Raise ModelError unless the one output is a map of one channel."""
         if len(shapes) != 1 or len(shapes[0]) not in (2, 3) or (len(shapes[0]) == 3 and 1 not in shapes[0]):
             raise wrong_shapes("segment: threshold", "one output [1, h, w]", shapes, network)
 
     def __call__(self, outputs: Sequence[Array], geometry: Geometry) -> Segmentation:
-        """Return the class of each cell, without padding."""
         self.check(shapes_of(outputs), geometry.network)
         score = outputs[0]
         if score.ndim == 3:
@@ -170,14 +164,12 @@ class Heatmap:
 
     @classmethod
     def fits(cls, signature: OutputSignature) -> Iterator[Fit]:
-        """Yield a fit for a map per point."""
         for channels, height, width, order in signature.maps:
             stride = signature.stride(height, width)
             if order == "nchw" and channels > 1 and stride is not None and 2 <= stride <= 8:
                 yield Fit(f"{channels} maps at 1/{stride:g} of the image", 4 if channels in BODIES else 1)
 
     def check(self, shapes: Shapes, network: Size) -> None:
-        """Raise ModelError unless the one output is maps, ConfigError for another number of names."""
         if len(shapes) != 1 or len(shapes[0]) != 3 or min(shapes[0][1:]) < 3:
             raise wrong_shapes("keypoints: heatmap", "one output [points, h, w]", shapes, network)
         check_labels(shapes[0][0], self.labels)

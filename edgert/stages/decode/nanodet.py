@@ -39,7 +39,6 @@ class FastestDet(RowHead):
 
     @classmethod
     def fits(cls, signature: OutputSignature) -> Iterator[Fit]:
-        """Yield a fit for one small map."""
         for channels, height, width, order in signature.maps:
             stride = signature.stride(height, width)
             if order == "nchw" and channels > 5 and stride == _STRIDE:
@@ -124,7 +123,6 @@ class NanoDet(RowHead):
 
     @classmethod
     def fits(cls, signature: OutputSignature) -> Iterator[Fit]:
-        """Yield a fit for a row per cell, in one table, or in one or two outputs per level."""
         layout = signature.network and _match(tuple(signature.shapes), signature.network, cls.rank, (), None)
         classes = layout.scores[0].width if layout else 0
         if layout and len(layout.scores) > 1:

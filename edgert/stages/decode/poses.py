@@ -33,12 +33,10 @@ class SimCC:
 
     @classmethod
     def fits(cls, signature: OutputSignature) -> Iterator[Fit]:
-        """Yield a fit for two outputs with as many rows, and columns in the network's proportion."""
         if signature.network is not None and _cells_per_pixel(signature.shapes, signature.network):
             yield Fit(f"{signature.shapes[0][0]} points, by scores of columns and rows", 4)
 
     def check(self, shapes: Shapes, network: Size) -> None:
-        """Raise ModelError unless there are two such outputs, ConfigError for another number of names."""
         if not _cells_per_pixel(shapes, network):
             raise wrong_shapes(
                 "keypoints: simcc", "two outputs [points, n * width], [points, n * height]", shapes, network
@@ -86,12 +84,10 @@ class MoveNet:
 
     @classmethod
     def fits(cls, signature: OutputSignature) -> Iterator[Fit]:
-        """Yield a fit for points of three numbers."""
         if count := _movenet_points(signature.shapes):
             yield Fit(f"{count} points of y, x and score", 5 if count in BODIES else 1)
 
     def check(self, shapes: Shapes, network: Size) -> None:
-        """Raise ModelError for other outputs, ConfigError for another number of names."""
         count = _movenet_points(shapes)
         if not count:
             reads = "one output [1, points, 3] or [bodies, 3 * points + 5]"
@@ -99,7 +95,6 @@ class MoveNet:
         check_labels(count, self.labels)
 
     def __call__(self, outputs: Sequence[Array], geometry: Geometry) -> Keypoints:
-        """Return bodies, best score first."""
         self.check(shapes_of(outputs), geometry.network)
         raw, size = as_f32(outputs[0]), np.array(geometry.network, np.float32)
         if raw.shape[-1] == 3:
@@ -138,7 +133,6 @@ class Landmarks:
 
     @classmethod
     def fits(cls, signature: OutputSignature) -> Iterator[Fit]:
-        """Yield a fit for a vector of even length, if a name says so or its number of points is that of a data set."""
         rows, columns = signature.table or (0, 0)
         length = 2 * rows if columns == 2 else signature.vector or 0
         count, side = length // 2, max(signature.network or (0, 0))
@@ -153,7 +147,6 @@ class Landmarks:
             yield Fit(f"{length} numbers can be {count} points", 2)
 
     def check(self, shapes: Shapes, network: Size) -> None:
-        """Raise ModelError unless the one output is a vector of points, ConfigError for another number of names."""
         sizes = [size for size in shapes[0] if size != 1] if len(shapes) == 1 else []
         if len(sizes) == 2 and sizes[1] == self.numbers:
             sizes = [sizes[0] * sizes[1]]
@@ -197,7 +190,6 @@ class YoloV7Pose:
 
     @classmethod
     def fits(cls, signature: OutputSignature) -> Iterator[Fit]:
-        """Yield a fit for three rows per cell, each a box, a class and points."""
         rows, columns = signature.table or (0, 0)
         count = (columns - 6) // 3
         if (
@@ -209,7 +201,6 @@ class YoloV7Pose:
             yield Fit(f"[{rows}, 6 + {3 * count}] is {count} points of each box", 4 if count in (5, *BODIES) else 1)
 
     def check(self, shapes: Shapes, network: Size) -> None:
-        """Raise ModelError for another table, ConfigError for another number of names."""
         rows, columns = shapes[0] if len(shapes) == 1 and len(shapes[0]) == 2 else (0, 0)
         if rows not in _three_a_cell(network) or columns < 9 or columns % 3:
             reads = f"one output [{_three_a_cell(network)[0]}, 6 + 3 * points]"
@@ -217,7 +208,6 @@ class YoloV7Pose:
         check_labels((columns - 6) // 3, self.labels)
 
     def __call__(self, outputs: Sequence[Array], geometry: Geometry) -> Keypoints:
-        """Return bodies, best score first; the score is objectness * class."""
         self.check(shapes_of(outputs), geometry.network)
         found = as_f32(outputs[0][outputs[0][:, 4] >= self.score])
         found = found[found[:, 4] * found[:, 5] >= self.score]
@@ -259,12 +249,10 @@ class TrtPose:
 
     @classmethod
     def fits(cls, signature: OutputSignature) -> Iterator[Fit]:
-        """Yield a fit for maps of parts and twice as many fields as links."""
         if signature.network is not None and cls()._roles(signature.shapes) is not None:
             yield Fit("18 maps of parts and 42 fields between them", 5)
 
     def check(self, shapes: Shapes, network: Size) -> None:
-        """Raise ModelError for other outputs, ConfigError for another number of names."""
         roles = self._roles(shapes)
         if roles is None:
             reads = f"two outputs, parts [points, h, w] and fields [{2 * len(self.links)}, h, w]"

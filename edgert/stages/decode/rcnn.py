@@ -45,14 +45,12 @@ class MaskRcnn(Head):
 
     @classmethod
     def fits(cls, signature: OutputSignature) -> Iterator[Fit]:
-        """Yield a fit for final boxes with a map each."""
         if _find_pair(signature.shapes) is not None:
             yield Fit("[N, 5] and [N] are final boxes with their scores, and labels, [N, h, w] their masks", 5)
         if _find_roles(signature.shapes, 4) is not None:
             yield Fit("[N, 4] and twice [N] are final boxes, labels and scores, [N, 1, h, w] their masks", 5)
 
     def class_count(self, shapes: Shapes, network: Size) -> None:
-        """Return None, because shapes do not show it. Raises ModelError for other outputs."""
         found = _find_roles(shapes, 4)
         if _find_pair(shapes) is None and (found is None or shapes[found[1]][1] not in (0, 1)):
             reads = f"{_READS} masks [N, 1, h, w]; or boxes [N, 5], labels [N] and masks [N, h, w]"
@@ -139,13 +137,11 @@ class KeypointRcnn:
 
     @classmethod
     def fits(cls, signature: OutputSignature) -> Iterator[Fit]:
-        """Yield a fit for final boxes with points and their scores."""
         found = _find_roles(signature.shapes, 3)
         if found is not None and signature.shapes[found[1]][1] in (0, *BODIES):
             yield Fit("[N, 4] and twice [N] are final boxes of bodies, [N, points, 3] their points", 5)
 
     def check(self, shapes: Shapes, network: Size) -> None:
-        """Raise ModelError for other outputs, ConfigError for another number of names."""
         found = _find_roles(shapes, 3)
         if found is None or shapes[found[1]][2] not in (0, 3):
             raise wrong_shapes("keypoints: keypoint-rcnn", f"{_READS} points [N, points, 3]", shapes, network)
@@ -153,7 +149,6 @@ class KeypointRcnn:
             decoder.check_labels(count, self.labels)
 
     def __call__(self, outputs: Sequence[Array], geometry: Geometry) -> Keypoints:
-        """Return bodies, best score first."""
         shapes = shapes_of(outputs)
         self.check(shapes, geometry.network)
         roles, place = _find_roles(shapes, 3) or (Roles(0, (0, 0), None), 0)

@@ -67,12 +67,10 @@ class YoloV8Obb(Head):
         return turned if self.boxes == "pixels" else np.concatenate([places, turned[:, 4:]], axis=1)
 
     def suppressed(self, found: Candidates, iou: float, limit: int) -> Index:
-        """Return the surviving rows, best first."""
         assert found.extras is not None
         return suppress_at_once(gaussians(found.extras), found.scores, found.classes, iou, limit, gaussian_overlap)
 
     def shaped(self, record: Detections, kept: Candidates, outputs: Sequence[Array], geometry: Geometry) -> Detections:
-        """Return the record with corners."""
         assert kept.extras is not None
         return replace(record, corners=geometry.points(turned_corners(kept.extras)))
 

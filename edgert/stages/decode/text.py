@@ -48,12 +48,10 @@ class DB(Head):
 
     @classmethod
     def fits(cls, signature: OutputSignature) -> Iterator[Fit]:
-        """Yield a fit for one channel over the image."""
         if signature.is_one_channel:
             yield Fit("one channel over the image can be a map of text", 2, 1)
 
     def class_count(self, shapes: Shapes, network: Size) -> int:
-        """Return 1. Raises ModelError unless the one output is a map of one channel."""
         if len(shapes) != 1 or plane_size(shapes[0]) is None:
             raise wrong_shapes("detect: db", "one output [1, h, w]", shapes, network)
         return 1
@@ -81,7 +79,6 @@ class DB(Head):
         return Candidates(hulls, kept, np.zeros(len(kept), np.int32), boxes.reshape(len(kept), 8), False)
 
     def shaped(self, record: Detections, kept: Candidates, outputs: Sequence[Array], geometry: Geometry) -> Detections:
-        """Return the record with corners."""
         assert kept.extras is not None
         return replace(record, corners=geometry.points(kept.extras.reshape(len(kept.extras), 4, 2)))
 
@@ -172,7 +169,6 @@ class CTC:
 
     @classmethod
     def fits(cls, signature: OutputSignature) -> Iterator[Fit]:
-        """Yield a fit for one row per few columns of a low, wide image."""
         rows, columns = signature.table or (0, 0)
         if signature.network is not None and columns > 10:
             width, height = signature.network
@@ -184,7 +180,6 @@ class CTC:
             yield Fit(f"[N, {columns}] can be characters from left to right", 1)
 
     def check(self, shapes: Shapes, network: Size) -> None:
-        """Raise ModelError unless there is one table, ConfigError if labels are not its characters."""
         if len(shapes) != 1 or len(shapes[0]) != 2 or shapes[0][1] < 2:
             raise wrong_shapes("text: ctc", "one output [places, characters]", shapes, network)
         classes = shapes[0][1]
@@ -197,7 +192,6 @@ class CTC:
             )
 
     def __call__(self, outputs: Sequence[Array], geometry: Geometry) -> Text:
-        """Return the text. Raises like :meth:`check`."""
         self.check(shapes_of(outputs), geometry.network)
         table = as_f32(outputs[0])
         best = table.argmax(axis=1)

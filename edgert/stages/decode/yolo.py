@@ -32,7 +32,6 @@ class YoloV5(Head):
 
     @classmethod
     def fits(cls, signature: OutputSignature) -> Iterator[Fit]:
-        """Yield a fit for three rows for every cell, or one whose boxes are decoded."""
         rows, columns = signature.table or (0, 0)
         count, reason = signature.cells(), f"[{rows or 'N'}, 5 + {columns - 5}] has"
         if columns < 6:
@@ -88,7 +87,6 @@ class YoloX(Head):
 
     @classmethod
     def fits(cls, signature: OutputSignature) -> Iterator[Fit]:
-        """Yield a fit for a row for every cell."""
         rows, columns = signature.table or (0, 0)
         if columns >= 6 and rows == signature.cells():
             yield Fit(f"[{rows}, 5 + {columns - 5}] has one row for every cell of strides 8, 16, 32", 3, columns - 5)
@@ -125,7 +123,6 @@ class YoloV8(Head):
 
     @classmethod
     def fits(cls, signature: OutputSignature) -> Iterator[Fit]:
-        """Yield a fit for a column for every box."""
         rows, columns = signature.table or (0, 0)
         if columns >= 6 and rows == signature.cells():
             weight = 3 if columns - 4 == guess.COCO_CLASSES else 2
@@ -184,7 +181,6 @@ class YoloNas(Ssd):
 
     @classmethod
     def fits(cls, signature: OutputSignature) -> Iterator[Fit]:
-        """Yield a fit for scores beside as many boxes, one per cell."""
         roles = decoder.boxes_and_scores(signature.shapes)
         if roles is not None and signature.shapes[roles[0]][0] == signature.cells():
             rows, classes = signature.shapes[roles[1]]
@@ -205,7 +201,6 @@ class YoloV4(Ssd):
 
     @classmethod
     def fits(cls, signature: OutputSignature) -> Iterator[Fit]:
-        """Yield a fit for scores beside as many boxes, with a dimension of 1."""
         plain = _without_single(signature.shapes)
         if plain != tuple(signature.shapes) and (roles := decoder.boxes_and_scores(plain)) is not None:
             rows, classes = signature.shapes[roles[1]]
@@ -253,7 +248,6 @@ class YoloPose:
 
     @classmethod
     def fits(cls, signature: OutputSignature) -> Iterator[Fit]:
-        """Yield a fit for columns of a box, a score and points, or for rows of final bodies."""
         rows, columns = signature.table or (0, 0)
         if 0 < rows <= MOST_QUERIES and columns > 6 and columns - 6 in [3 * points for points in BODIES]:
             yield Fit(f"[{rows}, 6 + {columns - 6}] is corners, score, class and points of final bodies", 3)
@@ -262,11 +256,9 @@ class YoloPose:
             yield Fit(f"{rows} rows are a box, a score and {points} points", 4 if points in BODIES else 1)
 
     def check(self, shapes: Shapes, network: Size) -> None:
-        """Raise ModelError unless the one output has complete points, ConfigError for another number of names."""
         decoder.check_labels(_point_count(shapes, network, self.classes, self.dims), self.labels)
 
     def __call__(self, outputs: Sequence[Array], geometry: Geometry) -> Keypoints:
-        """Return bodies, best score first."""
         shapes = shapes_of(outputs)
         self.check(shapes, geometry.network)
         raw = as_f32(outputs[0])

@@ -204,7 +204,6 @@ class JetsonCamera(gst.CameraPipeline):
         )
 
     def images(self) -> Iterator[Image]:
-        """Yield images, blocking for each. Raises DeviceError when the camera stops giving images."""
         count = 0
         try:
             for image in super().images():

@@ -182,7 +182,6 @@ class Video:
 
     @property
     def decoder(self) -> str:
-        """Name of the decoder, for messages."""
         return "FFmpeg on the CPU" if self._hardware is None else self._hardware.title
 
     def why_not_on(self, device: CudaDevice | None) -> str:

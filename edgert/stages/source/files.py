@@ -66,7 +66,6 @@ class VideoFile:
         self.tap = Tap(clock, self._timeline.media, live=False, waits=True)
 
     def frames(self, stop: threading.Event) -> Iterator[Frame]:
-        """Yield frames until the file ends (never, when looping), the limit is reached, or ``stop`` is set."""
         with closing(self._images()) as images:
             yield from self._timeline.frames(images, stop)
 
@@ -83,7 +82,6 @@ class VideoFile:
         return SourceStats(self._skipped + (self._video.skipped if self._video else 0))
 
     def close(self) -> None:
-        """Close the file. Frames already handed out stay valid."""
         if self._video is not None:
             self._skipped += self._video.skipped
             self._video.close()
@@ -259,7 +257,6 @@ class Images:
         self._timeline = Timeline(name, config, clock, media, fps=None, paced=bool(config.realtime))
 
     def frames(self, stop: threading.Event) -> Iterator[Frame]:
-        """Yield frames until the last image (never, when looping), the limit, or ``stop``."""
         with closing(self._images(stop)) as images:
             yield from self._timeline.frames(images, stop)
 

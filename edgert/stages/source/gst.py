@@ -76,7 +76,6 @@ class Mapping:
 
     @property
     def address(self) -> int:
-        """Address of the first byte."""
         return int(self._info.data or 0)
 
     def planes(self, format: PixelFormat, width: int, height: int, offsets: Any, strides: Any) -> tuple[U8, ...]:
@@ -294,7 +293,6 @@ class Pipeline:
         self._offset: int | None = None
 
     def element(self, name: str) -> Any:
-        """Return the element of this name, or None."""
         return self._pipeline.get_by_name(name)
 
     def images(self) -> Iterator[Image]:
@@ -338,7 +336,6 @@ class Pipeline:
         return self._gst.PadProbeReturn.OK
 
     def failure(self) -> PipelineError | None:
-        """Return the error that an element reported, if any."""
         message = self._bus.pop_filtered(self._gst.MessageType.ERROR)
         if message is None:
             return None

@@ -308,7 +308,6 @@ class LiveSource:
         self._timeline.thin(fps)
 
     def frames(self, stop: threading.Event) -> Iterator[Frame]:
-        """Yield frames until the stream ends or ``stop`` is set. Raises DeviceError."""
         connect = partial(self._connect, self._device)
         connection = Connection(self._name, self._title, self._clock, self._longest_wait_s)
         self._reader = Reader(self._name, self._title, connect, connection, self._clock, self._reconnect, self._waits)
@@ -326,7 +325,6 @@ class LiveSource:
         return reader.connection.stats(reader.skipped, self._lost) if reader else SourceStats()
 
     def close(self) -> None:
-        """Release the device; may be called twice."""
         if self._reader is not None:
             self._reader.end()
 

@@ -58,7 +58,6 @@ class NatsSource:
         return self._connection.stats(self._skipped, 0)
 
     def frames(self, stop: threading.Event) -> Iterator[Frame]:
-        """Yield frames until ``limit`` or ``stop``. Raises DeviceError for a loss without ``reconnect``."""
         limit = self._config.limit or math.inf
         self._over.clear()
         try:

@@ -64,7 +64,6 @@ class PythonSource:
         self.thin = self._timeline.thin
 
     def frames(self, stop: threading.Event) -> Iterator[Frame]:
-        """Yield frames until the images end, the limit, or ``stop``."""
         with closing(self._images()) as images:
             yield from self._timeline.frames(images, stop)
 
@@ -77,7 +76,6 @@ class PythonSource:
         return SourceStats()
 
     def close(self) -> None:
-        """Free memory; frames already handed out stay valid."""
         self._canvas.close()
 
     def _images(self) -> Generator[Image, None, None]:

@@ -75,11 +75,9 @@ class RecordedStream:
                 self._flush()
 
     def close(self) -> None:
-        """Release the decoded images."""
         self._drop(len(self._images))
 
     def _drop(self, count: int) -> None:
-        """Release the first images."""
         for _ in range(count):
             self._images.popleft()[1].lease.release()
 
@@ -224,7 +222,6 @@ class RecordedSource:
         self._data: RecordedStream | None = None
 
     def frames(self, stop: threading.Event) -> Iterator[Frame]:
-        """Yield frames until the recording ends, the limit is reached, or ``stop`` is set."""
         data = self._data = RecordedStream(self._stream, self._counter)
         thinner, count = Thinner(self._config.fps), 0
         for event in self._recording.events():
@@ -246,11 +243,9 @@ class RecordedSource:
                 yield frame
 
     def stats(self) -> SourceStats:
-        """Return the number of damaged packets and images."""
         return SourceStats(self._data.damaged if self._data is not None else 0)
 
     def close(self) -> None:
-        """Release the decoded images."""
         if self._data is not None:
             self._data.close()
 

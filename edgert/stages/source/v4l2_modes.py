@@ -182,7 +182,6 @@ class _Counted:
         return self._device.ending
 
     def images(self) -> Iterator[Image]:
-        """Yield the device's images; see :meth:`Device.images`."""
         return self._watched(self._device.images())
 
     def close(self) -> None:

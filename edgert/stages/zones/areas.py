@@ -72,7 +72,6 @@ class Zones:
     totals: npt.NDArray[np.int64]
 
     def to_json(self) -> dict[str, Any]:
-        """Return the record as plain data, in the form of ``sink: jsonl``."""
         rows = [np.flatnonzero(inside) for inside in self.inside]
         totals = self.totals.tolist()
         found = {
@@ -279,7 +278,6 @@ class _Stream:
         self.totals = np.zeros((count + len(lines), 2), np.int64)
 
     def update(self, found: Detections, now_ns: int) -> Zones:
-        """Update the zones by the next frame; return its record."""
         feet, counts = within_frame(anchors(found.boxes, "foot"), self.size), self._counts(found)
         here = self._inside_now(found, feet) & counts[: len(self._zone_names)]
         changes: list[Change] = []

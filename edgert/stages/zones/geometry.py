@@ -175,6 +175,5 @@ def _within(point: F64, a: F64, b: F64) -> bool:
 
 
 def area(points: Points) -> float:
-    """Return the area of a polygon."""
     x, y = np.array(points, np.float64).T
     return abs(float(np.dot(x, np.roll(y, -1)) - np.dot(y, np.roll(x, -1)))) / 2

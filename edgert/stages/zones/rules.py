@@ -82,7 +82,6 @@ class Events:
     events: tuple[Event, ...]
 
     def to_json(self) -> dict[str, Any]:
-        """Return the record as plain data, in the form of ``sink: jsonl``."""
         return {"type": "events", "events": [one.to_json() for one in self.events]}
 
 
@@ -222,7 +221,6 @@ class _Stream:
         self._zones: tuple[str, ...] | None = None
 
     def events(self, result: Result, time_ns: int) -> Iterator[Event]:
-        """Yield the events of one frame."""
         zones, frame = result.latest(Zones), result.frame
         found = zones.objects if zones is not None else result.detections
         matches = self._matches(result, found, zones)

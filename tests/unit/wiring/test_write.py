@@ -67,7 +67,7 @@ def test_a_known_head_gets_one_where_it_is_asked_for(tmp_path: Path) -> None:
     onnx = saved(tmp_path / "net.onnx", (1, 3, 64, 64), (1, 84, 84))
     assert starter(onnx, directory=tmp_path).stub is None
     made = starter(onnx, directory=tmp_path, is_own=True)
-    assert made.stub is not None and "84 is every cell of strides 8, 16, 32" in made.stub.text
+    assert made.stub is not None and "84 is every cell of strides 8, 16, 32" in made.stub.files["net_decoder.py"]
     assert "task: {python: net_decoder:decode, args: {score: 0.25}}" in made.text and "as requested" in made.notes[0]
 
 
