@@ -12,8 +12,6 @@ from edgert.config import InputConfig, PythonTask, TaskConfig
 from edgert.config.model_section import value_of, verb_of
 from edgert.engine import output_shapes
 from edgert.errors import ConfigError, EdgertError, ModelError
-from edgert.runtime import Frame
-from edgert.runtime.frame import origin_of, separate_image
 from edgert.stages.crop import Geometry
 from edgert.stages.decode.decoded import Decoded, Detr, PpYoloe
 from edgert.stages.decode.decoder import F32, Array, CheckedDecoder, Size, as_f32, boxes_and_scores, shapes_of
@@ -23,7 +21,7 @@ from edgert.stages.decode.kinds import SubsetDecoder, checked_decoder, decoder_f
 from edgert.stages.decode.needed import needed_outputs
 from edgert.stages.decode.shaped import YoloV8Obb
 from edgert.stages.decode.yolo import YoloPose, YoloV5, YoloV8, YoloX
-from edgert.stages.preprocess import Placement, Preprocessor, Resampler, place
+from edgert.stages.preprocess import Preprocessor
 from edgert.wiring.photos import View
 from edgert.wiring.prior import named_family
 from edgert.wiring.settings import variants
@@ -250,20 +248,17 @@ def _refusal(task: TaskConfig, engine: Engine, network: Size) -> str | None:
     return None
 
 
-# Runs of one model with many settings: images are resized once, and no run is repeated.
-
 Answer = tuple[tuple[Array, ...], Geometry]
 """Copies of the outputs for one image, without the batch dimension, and the mapping to the view's pixels."""
 
 
 class Trial:
-    """Runs of a session on views, with a cache of resized images and answers."""
+    """Runs of a session on views, with a cache of answers: no run is repeated for an equal input."""
 
     def __init__(self, session: Session, batched: Sequence[bool], where: str, ran: Callable[[], None]) -> None:
         self._session, self._batched, self._where, self._ran = session, batched, where, ran
         (self._tensor,) = session.inputs.values()
-        self._small: dict[tuple[object, ...], Frame] = {}
-        self._answers: dict[tuple[object, ...], tuple[Array, ...]] = {}
+        self._answers: dict[int, tuple[Array, ...]] = {}
 
     def answer(self, config: InputConfig, view: View) -> Answer:
         """Return the model's answer to a view with an input section.
@@ -271,37 +266,14 @@ class Trial:
         Raises ModelError: the model's input is not an image of that color and layout. Raises StageError: the image has
         another size, and ``resize: none`` is set.
         """
-        fitted = config.model_copy(update={"resize": "stretch"}) if config.resize == "center_crop" else config
-        preprocessor = Preprocessor(fitted, self._tensor, self._where)  # another may have changed the border
-        placement = place(view.frame, preprocessor.network, config)
-        bordered = (placement.width, placement.height) != preprocessor.network
-        border = (placement.left, placement.top, config.pad) if bordered else ()
-        treatment = (border, config.color, config.mean, config.std, config.interpolation)
-        key = (*_content_key(view, placement), *treatment)
+        preprocessor = Preprocessor(config, self._tensor, self._where)  # another may have changed the border
+        geometry = preprocessor.into(0, view.frame)
+        key = hash(self._tensor.tobytes())
         if key not in self._answers:
-            preprocessor.into(0, self._resized(view, placement, config))
             pairs = zip(trial_run(self._session), self._batched, strict=True)
             self._answers[key] = tuple((array[0] if batched else array).copy() for array, batched in pairs)
             self._ran()
-        return self._answers[key], placement.geometry
+        return self._answers[key], geometry
 
     def forget(self) -> None:
-        self._small.clear()
         self._answers.clear()
-
-    def _resized(self, view: View, placement: Placement, config: InputConfig) -> Frame:
-        """Return the used part of a view, cut and resized so that placing it in the network changes nothing."""
-        if config.resize == "none":
-            return placement.frame
-        key = (*_content_key(view, placement), config.interpolation)
-        if key not in self._small:
-            width, height = placement.width, placement.height
-            resampler = Resampler(width, height, "bgr", config.interpolation)
-            image = resampler.image(placement.frame, width, height)
-            self._small[key] = separate_image(placement.frame, (image,), placement.frame.lease)
-        return self._small[key]
-
-
-def _content_key(view: View, placement: Placement) -> tuple[object, ...]:
-    frame = placement.frame
-    return id(view), origin_of(frame), frame.width, frame.height, placement.width, placement.height

@@ -18,12 +18,11 @@ C615: Mapping[str, Mapping[Size, tuple[int, ...]]] = {
 
 @dataclass
 class UsbCamera(v4l2.Kernel):
-    """A driver: format → size → frames per second. It is set to ``letters`` at ``size``, and grants ``fps``."""
+    """A driver: format → size → frames per second. It is set to ``letters`` at ``size``."""
 
     modes: Mapping[str, Mapping[Size, tuple[int, ...]]] = field(default_factory=lambda: C615)
     letters: str = "YUYV"
     size: Size = (1280, 720)
-    fps: int | None = 10
     is_there: bool = True
     lists: bool = True
     stepwise: bool = False
@@ -44,9 +43,6 @@ class UsbCamera(v4l2.Kernel):
         if request == v4l2.G_FMT:
             pix = argument.fmt.pix
             (pix.width, pix.height), pix.pixelformat = self.size, v4l2.fourcc(self.letters)
-        elif request == v4l2.G_PARM:
-            if self.fps is not None:
-                argument.numerator, argument.denominator = 1, self.fps
         elif not self.lists:
             raise OSError(errno.ENOTTY, "Inappropriate ioctl for device")
         elif request == v4l2.ENUM_FMT:

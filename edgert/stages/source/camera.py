@@ -76,9 +76,7 @@ class _Devices:
         self._mode.update()
         refuse_bare_sensor(self._path, self._mode.offers, self._where)
         camera = self._open(self._mode.config, device)
-        if self._check is None:
-            return camera
-        return self._check.watch(camera, Kernel(), self._mode.size, self._mode.offers)
+        return camera if self._check is None else self._check.watch(camera, self._mode.offers)
 
     def why_not_on_gpu(self, device: CudaDevice) -> str:
         """Return why the camera cannot write images to GPU memory, as far as is known before it is opened."""
@@ -143,20 +141,19 @@ class ModeChoice:
 
     Attributes:
         config: section of the source, with ``format: mjpeg`` where that was chosen.
-        size: (width, height) for which ``offers`` holds; None where it is not known.
-        offers: formats and rates of the camera at that size; empty where its driver lists nothing.
+        offers: formats and rates of the camera at its size; empty where its driver lists nothing.
     """
 
     def __init__(self, path: str, config: SourceStage, where: str) -> None:
         self._path, self._requested, self._where = path, config, where
-        self.config, self.size = config, config.size
+        self.config = config
         self.offers: Offers = {}
 
     def update(self) -> None:
         """Read the camera's modes again, because another one may be plugged in. Without a camera nothing changes."""
         size, offered = offers(self._path, self._requested.size, Kernel())
         if offered:
-            self.size, self.offers = size, offered
+            self.offers = offered
             before, is_mjpeg = self.config.format, self._takes_mjpeg()
             self.config = self._requested.model_copy(update={"format": "mjpeg"}) if is_mjpeg else self._requested
             if is_mjpeg and before != "mjpeg" and size is not None:

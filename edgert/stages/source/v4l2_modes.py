@@ -1,4 +1,4 @@
-"""Formats, sizes and frame rates of a V4L2 camera: offered, granted and measured.
+"""Formats, sizes and frame rates of a V4L2 camera: offered and measured.
 
 Drivers list modes by VIDIOC_ENUM_FMT, VIDIOC_ENUM_FRAMESIZES and VIDIOC_ENUM_FRAMEINTERVALS, without streaming:
 https://docs.kernel.org/userspace-api/media/v4l/vidioc-enum-frameintervals.html. A USB 2 camera gives 1280x720 in raw
@@ -10,7 +10,6 @@ import ctypes
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
 
 from edgert.clock import Clock
@@ -37,26 +36,6 @@ Offers = Mapping[str, tuple[Range, ...]]
 """Four letters of each format → its frame rates at one size, as (lowest, highest) ranges."""
 
 
-@dataclass(frozen=True, slots=True)
-class Granted:
-    """Mode that a driver granted: FourCC, (width, height), and frames per second if it reports them."""
-
-    letters: str
-    size: Size
-    fps: float | None
-
-
-def granted(path: str, kernel: v4l2.Kernel) -> Granted | None:
-    """Return the mode that the camera is set to; None where its driver does not report one."""
-    with suppress(OSError):
-        fd = kernel.open(path)
-        try:
-            return _granted(fd, kernel)
-        finally:
-            kernel.close(fd)
-    return None
-
-
 def offers(path: str, size: Size | None, kernel: v4l2.Kernel) -> tuple[Size | None, Offers]:
     """Return the size, and the formats and rates of the camera at that size.
 
@@ -66,7 +45,10 @@ def offers(path: str, size: Size | None, kernel: v4l2.Kernel) -> tuple[Size | No
     with suppress(OSError):
         fd = kernel.open(path)
         try:
-            size = size or _granted(fd, kernel).size
+            if size is None:
+                format = v4l2.Format(type=v4l2.CAPTURE)
+                kernel.ioctl(fd, v4l2.G_FMT, format)
+                size = int(format.fmt.pix.width), int(format.fmt.pix.height)
             found = dict[str, tuple[Range, ...]]()
             for index in range(_MOST):
                 one = v4l2.FormatDescription(index=index, type=v4l2.CAPTURE)
@@ -97,66 +79,51 @@ def nearest(offered: Offers, letters: str, fps: float) -> float:
     return min(possible, key=lambda rate: abs(rate - fps), default=fps)
 
 
-def describe_rates(offered: Offers, without: str = "") -> str:
+def describe_rates(offered: Offers) -> str:
     """Return the fastest rate of each format, such as ``YUYV 10, MJPG 30``."""
-    rates = ((letters, fastest(offered, letters)) for letters in offered if letters != without)
+    rates = ((letters, fastest(offered, letters)) for letters in offered)
     return ", ".join(f"{letters} {rate:.4g}" for letters, rate in rates if rate)
 
 
 class RateCheck:
-    """Comparison of a camera's requested frame rate with the granted and the measured one.
-
-    It logs at most one warning, with what to do.
-    """
+    """Comparison of a camera's requested frame rate with the measured one; at most one warning, with what to do."""
 
     def __init__(self, where: str, path: str, fps: float, clock: Clock) -> None:
         self._where, self._path, self._fps, self._clock = where, path, fps, clock
         self._is_done = False
 
-    def watch(self, device: Device, kernel: v4l2.Kernel, size: Size | None, offered: Offers) -> Device:
-        """Return the opened camera with its images counted. ``offered`` holds its rates at ``size``."""
-        return _Counted(device, partial(self._watch_images, kernel, size, offered))
+    def watch(self, device: Device, offered: Offers) -> Device:
+        """Return the opened camera with its images counted. ``offered`` holds its rates at its size."""
+        return _Counted(device, partial(self._watch_images, offered))
 
-    def _watch_images(
-        self, kernel: v4l2.Kernel, size: Size | None, offered: Offers, images: Iterable[Image]
-    ) -> Iterator[Image]:
+    def _watch_images(self, offered: Offers, images: Iterable[Image]) -> Iterator[Image]:
         """Yield the images, and measure their rate without the time that the consumer takes."""
-        windows, count, held_ns, since_ns, is_first = 0, 0, 0, self._clock.now_ns(), True
+        windows, count, held_ns, since_ns = 0, 0, 0, self._clock.now_ns()
         for image in images:
             came_ns = self._clock.now_ns()
-            if is_first:  # GStreamer configures the camera in its own thread, before the first image
-                self._check_granted(kernel, size, offered)
-                is_first = False
             if not self._is_done and came_ns - since_ns >= WINDOW_NS:
                 seconds = (came_ns - since_ns - held_ns) / 1e9
                 if windows and held_ns < WINDOW_NS * (1 - _SLACK) and count < self._fps * seconds * _SLACK:
-                    self._warn_of_measured(count / seconds)
+                    self._warn(count / seconds, describe_rates(offered))
                 windows, count, held_ns, since_ns = windows + 1, 0, 0, came_ns
             count += 1 + image.lost
             yield image
             del image
             held_ns += self._clock.now_ns() - came_ns
 
-    def _check_granted(self, kernel: v4l2.Kernel, size: Size | None, offered: Offers) -> None:
-        found = granted(self._path, kernel)
-        if found is not None and found.fps is not None and found.fps < self._fps * _SLACK:
-            width, height = found.size
-            others = describe_rates(offered, found.letters) if found.size == size else ""
-            more = f"; other formats have, at most: {others}" if others else ""
-            rate = f"format: another, a smaller size:, or fps: {found.fps:.4g}"
-            fix = "format: mjpeg" if fastest(offered, MJPEG) > found.fps and found.letters != MJPEG else rate
-            self._warn(f"the camera grants {found.fps:.4g}, in {found.letters} at {width}x{height}{more}", fix)
-
-    def _warn_of_measured(self, fps: float) -> None:
-        dim = "v4l2-ctl -c exposure_dynamic_framerate=0 (exposure_auto_priority=0 on older kernels)"
-        fix = f"more light, as many cameras expose longer in the dark ({dim}); or another USB port"
-        self._warn(f"{fps:.3g} arrive", f"{fix}; or fps: {fps:.0f}")
-
-    def _warn(self, what: str, fix: str) -> None:
-        if not self._is_done:
-            self._is_done = True
-            message = "%s: fps: %g is requested from camera %s, and %s; fix: %s"
-            log.warning(message, self._where, self._fps, self._path, what, fix)
+    def _warn(self, fps: float, rates: str) -> None:
+        self._is_done = True
+        log.warning(
+            "%s: fps: %g is requested from camera %s, and %.3g arrive; fix: %smore light, as many cameras expose "
+            "longer in the dark (v4l2-ctl -c exposure_dynamic_framerate=0, on older kernels exposure_auto_priority=0); "
+            "another USB port; or fps: %.0f",
+            self._where,
+            self._fps,
+            self._path,
+            fps,
+            f"a format: or smaller size: that is faster (at this size, at most: {rates}); " if rates else "",
+            fps,
+        )
 
 
 WINDOW_NS = 5_000_000_000
@@ -186,17 +153,6 @@ class _Counted:
 
     def close(self) -> None:
         self._device.close()
-
-
-def _granted(fd: int, kernel: v4l2.Kernel) -> Granted:
-    """Return the mode that the camera is set to. Raises OSError where the driver does not report its format."""
-    format, parameters = v4l2.Format(type=v4l2.CAPTURE), v4l2.StreamParm(type=v4l2.CAPTURE)
-    kernel.ioctl(fd, v4l2.G_FMT, format)
-    fps = None
-    if _is_there(fd, kernel, v4l2.G_PARM, parameters) and parameters.numerator and parameters.denominator:
-        fps = parameters.denominator / parameters.numerator
-    pix = format.fmt.pix
-    return Granted(_fourcc(pix.pixelformat), (int(pix.width), int(pix.height)), fps)
 
 
 def _has_size(fd: int, kernel: v4l2.Kernel, pixel_format: int, size: Size) -> bool:

@@ -15,7 +15,7 @@ from edgert.errors import DeviceError
 from edgert.memory import Counter, lend
 from edgert.stages.source import camera, ffmpeg, gst, v4l2_modes
 from edgert.stages.source.timeline import Image
-from edgert.stages.source.v4l2_modes import Granted, RateCheck, granted, nearest, offers, wants_mjpeg
+from edgert.stages.source.v4l2_modes import RateCheck, nearest, offers, wants_mjpeg
 from tests.helpers.usb_camera import UsbCamera
 from tests.helpers.virtual_clock import VirtualClock
 
@@ -65,12 +65,6 @@ def test_the_nearest_rate_that_a_format_has() -> None:
     assert nearest({"MJPG": ((5.0, 60.0),)}, "MJPG", 25) == 25
 
 
-def test_what_the_driver_granted() -> None:
-    assert granted("/dev/video0", UsbCamera()) == Granted("YUYV", HD, 10.0)
-    assert granted("/dev/video0", UsbCamera(fps=None)) == Granted("YUYV", HD, None)
-    assert granted("/dev/video0", UsbCamera(is_there=False)) is None
-
-
 class Giving:
     """A camera that gives so many frames per second, by a clock of its own."""
 
@@ -89,13 +83,11 @@ class Giving:
         self.is_closed = True
 
 
-def run(
-    kernel: UsbCamera, gives: float, seconds: float, *, fps: float = 30, held_s: float = 0.0, lost: int = 0
-) -> None:
+def run(gives: float, seconds: float, held_s: float = 0.0, lost: int = 0) -> None:
     """Opens a camera that was asked for a rate, and takes its images for so long."""
     clock = VirtualClock()
-    check, device = RateCheck("stages.cam", "/dev/video0", fps, clock), Giving(clock, gives, lost)
-    opened = check.watch(device, kernel, *offers("/dev/video0", HD, kernel))
+    check, device = RateCheck("stages.cam", "/dev/video0", 30, clock), Giving(clock, gives, lost)
+    opened = check.watch(device, offers("/dev/video0", HD, UsbCamera())[1])
     for image in opened.images():
         clock.wait(threading.Event(), held_s)
         image.lease.release()
@@ -107,29 +99,6 @@ def run(
 
 def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
-
-
-def test_a_rate_that_the_camera_does_not_grant_is_one_warning_with_the_fix(caplog: pytest.LogCaptureFixture) -> None:
-    run(UsbCamera(), gives=10, seconds=30)
-    (line,) = warnings(caplog)
-    assert "fps: 30 is requested from camera /dev/video0" in line and "grants 10, in YUYV at 1280x720" in line
-    assert "MJPG 30" in line and line.endswith("fix: format: mjpeg")
-
-
-def test_what_is_granted_is_asked_when_images_come(caplog: pytest.LogCaptureFixture) -> None:
-    """A camera that GStreamer opened is not set up before."""
-    clock, kernel = VirtualClock(), UsbCamera()
-    check = RateCheck("stages.cam", "/dev/video0", 30, clock)
-    opened = check.watch(Giving(clock, 30), kernel, HD, {})
-    kernel.letters, kernel.fps = "MJPG", 30
-    next(opened.images()).lease.release()
-    assert warnings(caplog) == [] and kernel.opened == 1
-
-
-def test_where_no_format_is_faster_the_fix_is_another(caplog: pytest.LogCaptureFixture) -> None:
-    run(UsbCamera({"YUYV": {HD: (10,)}}), gives=10, seconds=30)
-    (line,) = warnings(caplog)
-    assert "a smaller size:, or fps: 10" in line and "other formats" not in line
 
 
 @pytest.mark.parametrize(
@@ -145,14 +114,15 @@ def test_where_no_format_is_faster_the_fix_is_another(caplog: pytest.LogCaptureF
 def test_a_rate_that_does_not_arrive_is_one_warning(
     gives: float, held_s: float, lost: int, words: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    run(UsbCamera(letters="MJPG", fps=30), gives=gives, seconds=40, held_s=held_s, lost=lost)
+    run(gives, 40, held_s, lost)
     lines = warnings(caplog)
     assert len(lines) == bool(words)
-    assert all(words in line and "exposure_dynamic_framerate=0" in line for line in lines)
+    fixes = "YUYV 10, MJPG 30", "exposure_dynamic_framerate=0"
+    assert all(word in line for line in lines for word in (words, "fps: 30 is requested from camera", *fixes))
 
 
 def test_a_camera_that_finds_its_exposure_first_is_not_blamed(caplog: pytest.LogCaptureFixture) -> None:
-    run(UsbCamera(letters="MJPG", fps=30), gives=15, seconds=5.5)
+    run(15, 5.5)
     assert warnings(caplog) == []
 
 
