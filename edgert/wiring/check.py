@@ -12,19 +12,18 @@ from edgert.config import ModelConfig, PipelineFile, PipelineSource, TaskConfig,
 from edgert.config.model_section import PythonTask, value_of, verb_of
 from edgert.engine import output_shapes
 from edgert.errors import ConfigError, EdgertError, ModelError, nearest
-from edgert.graph import load
+from edgert.graph import Model, inputs, load
 from edgert.reporter import OnProgress
 from edgert.stages.decode.kinds import fitting_decoder, labels_of
 from edgert.wiring import search as limits
 from edgert.wiring.check_report import CheckReport, Finding, Row, Verdict, setting_json, yaml_value
-from edgert.wiring.contradictions import find_contradictions
 from edgert.wiring.exporter_metadata import DeclaredSettings, declared_settings
 from edgert.wiring.judge import Judgment, answer_similarity, judge, kind_of_photo, lead_of
 from edgert.wiring.photos import read_photos
-from edgert.wiring.prior import Prior, prior_of
+from edgert.wiring.prior import Prior, declared_task, prior_of
 from edgert.wiring.search import Progress, Ranking, Search, Subject, Tally, load_subject, search_progress
 from edgert.wiring.settings import GROUPS, Setting, differs, setting_words
-from edgert.wiring.trial import readings, refine_tasks
+from edgert.wiring.trial import can_read, readings, refine_tasks
 
 _LISTED_SETTINGS = 4  # settings of a tie that a sentence lists
 
@@ -313,3 +312,14 @@ def _summary(
         return "cannot tell: photos will not settle it; labeled images do (edgert eval --data)"
     photo = "photo" if more == 1 else "photos"
     return f"cannot tell yet: about {more} more {photo} {kind} may settle it; labeled images will (edgert eval --data)"
+
+
+def find_contradictions(declared: DeclaredSettings, model: Model, found: Subject) -> Iterator[str]:
+    """Yield a sentence for each declaration that the graph contradicts; the declaration is then ignored."""
+    meant = declared_task(declared, tuple(output_shapes(found.engine)))
+    if meant and not can_read(meant, found.engine, found.network):
+        yield f"its metadata mean {meant}, which contradicts its outputs and is left out"
+    sizes = {size for spec in inputs(model) for size in spec.shape[1:]}
+    if declared.size and not set(declared.size) <= sizes and all(isinstance(size, int) for size in sizes):
+        (width, height), network = declared.size, found.network
+        yield f"its metadata say {width}x{height}, which contradicts its input of {network[0]}x{network[1]}"

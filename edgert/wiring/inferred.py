@@ -8,11 +8,11 @@ from edgert.config import InputConfig, ModelConfig, TaskConfig
 from edgert.config.model_section import PythonTask, value_of, verb_of
 from edgert.engine import output_shapes, wrong_inputs_error
 from edgert.errors import EdgertError, ModelError
-from edgert.graph import TensorSpec, inputs, load
+from edgert.graph import Model, TensorSpec, inputs, load
+from edgert.graph.operators import is_integer
 from edgert.stages.decode.guess import Guess
-from edgert.wiring.check import prior_for, rows_of, ties_of
+from edgert.wiring.check import find_contradictions, prior_for, rows_of, ties_of
 from edgert.wiring.check_report import Row
-from edgert.wiring.contradictions import find_contradictions, integer_warnings
 from edgert.wiring.exporter_metadata import DeclaredSettings, declared_settings
 from edgert.wiring.head_activation import with_activation
 from edgert.wiring.judge import judge, kind_of_photo
@@ -206,3 +206,11 @@ def _try_on_photos(made: Inferred, photos: Sequence[ReadPhoto], progress: Progre
     if "task" in base.differing(chosen):
         reasons = (f"{verb_of(chosen.task)}: {value_of(chosen.task)}, because it reads the outputs best on the photos",)
     return replace(made, setting=chosen, sure=judgment.settled, task_notes=reasons, input_notes=notes, report=rows)
+
+
+def integer_warnings(model: Model) -> tuple[str, ...]:
+    """Return a warning where a model has integer operators that TensorRT lacks; else an empty tuple."""
+    found = next((node.op_type for node in model.proto.graph.node if is_integer(node.op_type)), "")
+    if not found:
+        return ()
+    return (f"it was quantized for ONNX Runtime: TensorRT has no {found}; on a GPU or DLA, the float model is wanted",)

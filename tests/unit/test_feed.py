@@ -16,7 +16,7 @@ from edgert.dataset import ImageFeed, feed_of, open_images
 from edgert.errors import ModelError, StageError
 from edgert.memory import Counter
 from edgert.stages.preprocess import Preprocessor
-from edgert.stages.source.files import Images, VideoFile
+from edgert.stages.source.files import ImageFiles, VideoFile
 from tests.helpers import models
 from tests.helpers.clips import write_clip
 
@@ -43,7 +43,7 @@ def test_images_are_fed_as_the_pipeline_feeds_them(tmp_path: Path, config: Input
     tensor = np.empty((1, 3, 32, 32), dtype)
     preprocessor = Preprocessor(config, tensor)
     wanted = {}
-    source = Images("cam", tmp_path, SourceStage(source="images:x"), Counter(), REAL)
+    source = ImageFiles("cam", tmp_path, SourceStage(source="images:x"), Counter(), REAL)
     for number, frame in enumerate(source.frames(threading.Event())):
         preprocessor.into(0, frame)
         wanted[f"{number}.png"] = tensor.copy()

@@ -1,4 +1,8 @@
-"""USB and other V4L2 cameras: through FFmpeg, the board's decoder, or the driver itself, which writes to GPU memory."""
+"""Cameras of this machine.
+
+USB and other V4L2 cameras come through FFmpeg, the board's decoder, or the driver itself, which writes to GPU memory;
+CSI cameras of a Jetson (``csi://0``) through its image processor and the camera daemon.
+"""
 
 import logging
 import os
@@ -7,7 +11,8 @@ from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
-from edgert.board.devices import csi_sensors
+from edgert.board import detect
+from edgert.board.devices import ARGUS_SOCKET, CSI_DAEMON, CSI_INSTEAD, csi_sensors, why_no_csi
 from edgert.clock import Clock
 from edgert.config.stages import SourceStage
 from edgert.errors import ConfigError, DeviceError
@@ -16,7 +21,7 @@ from edgert.memory.cuda import CudaDevice
 from edgert.stages.source import ffmpeg, gst
 from edgert.stages.source.decoders import DecoderChoice
 from edgert.stages.source.gst_decoder import jetson_missing, missing_mjpeg
-from edgert.stages.source.gst_pipelines import JETSON_DECODER, USB_CODECS, usb
+from edgert.stages.source.gst_pipelines import JETSON_DECODER, USB_CODECS, csi, usb
 from edgert.stages.source.live import Device, FinalError, LiveSource
 from edgert.stages.source.timeline import Image, MediaClock, Timeline
 from edgert.stages.source.v4l2 import FORMATS, Kernel, UserPointerCamera
@@ -29,6 +34,7 @@ DEVICES = Path("/dev")
 _FOURCC = {"mjpeg": "MJPG", "yuyv422": "YUYV", "yuyv": "YUYV", "h264": "H264", "gray": "GREY", "nv12": "NV12"}
 """``format:`` of a source, FFmpeg's name → V4L2's four letters."""
 
+_ENABLE = "switch the sensor on with sudo /opt/nvidia/jetson-io/jetson-io.py, and check its cable"
 _RAW = re.compile(r"BYR2|(?:BG|GB|BA|GR|RG)1[0246]")
 """Four letters of the raw formats of image sensors with more than 8 bits; FFmpeg converts those of 8."""
 
@@ -256,3 +262,42 @@ def _other_devices(path: str) -> str:
     """Return which other cameras are here, or how to look for one."""
     there = sorted(str(device) for device in DEVICES.glob("video*") if str(device) != path)
     return f"devices here: {', '.join(there)}" if there else "no /dev/video* here: plug the camera in, or check dmesg"
+
+
+def csi_source(name: str, config: SourceStage, counter: Counter, clock: Clock) -> LiveSource:
+    """Return a source for the sensor in ``csi://N``.
+
+    Frames stay in video memory where a GPU reads them; else they are copied.
+
+    Raises ConfigError: ``source`` is not a sensor's number, or ``flip: 90`` comes without ``size``. Raises DeviceError:
+    on the first frame: GStreamer, the camera, its daemon or the requested mode is missing.
+    """
+    number, where = whole_number(config.source.removeprefix("csi://")), f"stages.{name}"
+    if number is None:
+        why = "expected the number of a sensor, such as csi://0"
+        raise ConfigError(f"{config.source!r} is no CSI camera", why=why, where=f"{where}.source", fix="edgert doctor")
+    if config.flip in ("90", "270") and config.size is None:
+        why = f"flip: {config.flip} exchanges the sides of the frames, so the pipeline must set size:"
+        raise ConfigError("size: is missing", why=why, where=f"{where}.flip", fix="size: 1920x1080")
+    pipeline, lost = csi(number, config), partial(no_camera, number, where)
+    return gst.gst_source(name, pipeline, config, counter, clock, title=f"CSI camera {number}", lost=lost)
+
+
+def no_camera(sensor: int, where: str, why: str, root: Path = Path("/")) -> DeviceError:
+    """Return the error for a camera without images, from GStreamer's message ``why`` and the state of this machine."""
+    found, kind, here = csi_sensors(root), DeviceError, detect(root)
+    if reason := why_no_csi(here.soc, here.l4t):
+        kind, why, fix = FinalError if here.l4t.startswith("38.") else DeviceError, f"{why}; {reason}", CSI_INSTEAD
+    elif "nvarguscamerasrc" in why and "no element" in why:
+        kind = FinalError
+        fix = "sudo apt install nvidia-l4t-gstreamer nvidia-l4t-camera; in a container: --runtime nvidia"
+    elif not (root / ARGUS_SOCKET).exists():
+        why, fix = f"{why}; there is no /{ARGUS_SOCKET}, the way to the camera daemon", CSI_DAEMON
+    elif not found:
+        why, fix = f"{why}; no CSI sensor is seen here", _ENABLE
+    elif sensor >= len(found):
+        why = f"{why}; {len(found)} CSI sensors are seen here: {', '.join(one.title for one in found)}"
+        fix = f"source: csi://0{f' to csi://{len(found) - 1}' if len(found) > 1 else ''}"
+    else:
+        fix = "free the camera: sudo systemctl restart nvargus-daemon; or ask for a size and fps that the sensor has"
+    return kind(f"CSI camera {sensor} gives no images", why=why, where=where, fix=fix)

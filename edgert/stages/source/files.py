@@ -233,7 +233,7 @@ DEFAULT_FPS = 30.0
 _SHOWN = 5
 
 
-class Images:
+class ImageFiles:
     """Source of image files as BGR frames, in natural order (``a2`` before ``a10``), rotated by their EXIF.
 
     Sizes may differ from image to image. ``fps`` (30 by default) sets their distance in media time; ``realtime: true``

@@ -17,7 +17,13 @@ from edgert.memory import Counter
 from edgert.runtime.stage import Source
 from edgert.stages.context import Context
 from edgert.stages.source import rtsp
+from edgert.stages.source.api import ApiSource
+from edgert.stages.source.camera import camera_source, csi_source, device_path
+from edgert.stages.source.files import ImageFiles, VideoFile, is_pattern, names_videos, videos_at
+from edgert.stages.source.gst import gst_source, names_live
 from edgert.stages.source.live import redact
+from edgert.stages.source.python_images import PythonSource, scene_named
+from edgert.stages.source.stills import SUFFIXES
 from edgert.user_code import load_object
 
 log = logging.getLogger("edgert.source")
@@ -65,8 +71,6 @@ class File(Kind):
 
     @staticmethod
     def make(name: str, config: SourceStage, context: Context) -> Source:
-        from edgert.stages.source.files import VideoFile
-
         path = absolute(config.source.removeprefix("file://"), context.directory)
         return VideoFile(name, path, config, context.counter, context.clock)
 
@@ -99,8 +103,6 @@ class Videos(Kind):
 
     @staticmethod
     def make(name: str, config: SourceStage, context: Context) -> Source:
-        from edgert.stages.source.files import VideoFile, videos_at
-
         failure: StageError | None = None
         for path in videos_at(videos_pattern(config, context.directory), f"stages.{name}"):
             try:
@@ -119,8 +121,6 @@ class Images(Kind):
 
     @staticmethod
     def make(name: str, config: SourceStage, context: Context) -> Source:
-        from edgert.stages.source.files import Images as ImageFiles
-
         path = absolute(config.source.removeprefix("images:"), context.directory)
         return ImageFiles(name, path, config, context.counter, context.clock)
 
@@ -155,8 +155,6 @@ class Camera(Kind):
 
     @staticmethod
     def make(name: str, config: SourceStage, context: Context) -> Source:
-        from edgert.stages.source.camera import camera_source, device_path
-
         path = device_path(config.source, f"stages.{name}.source")
         return camera_source(name, path, config, context.counter, context.clock)
 
@@ -173,8 +171,6 @@ class Csi(Camera):
 
     @staticmethod
     def make(name: str, config: SourceStage, context: Context) -> Source:
-        from edgert.stages.source.csi import csi_source
-
         return csi_source(name, config, context.counter, context.clock)
 
 
@@ -194,14 +190,10 @@ class Gst(Kind):
     @staticmethod
     def is_live(config: SourceStage) -> bool:
         """Return whether the pipeline has a live element, unless the file sets ``realtime``."""
-        from edgert.stages.source.gst import names_live
-
         return names_live(_rest(config)) if config.realtime is None else config.realtime
 
     @staticmethod
     def make(name: str, config: SourceStage, context: Context) -> Source:
-        from edgert.stages.source.gst import gst_source
-
         return gst_source(name, _rest(config), config, context.counter, context.clock)
 
 
@@ -224,8 +216,6 @@ class Python(Kind):
 
     @staticmethod
     def make(name: str, config: SourceStage, context: Context) -> Source:
-        from edgert.stages.source.python_images import PythonSource
-
         found = load_object(_rest(config), f"stages.{name}.source", context.directory)
         return PythonSource(name, found, config, context.counter, context.clock)
 
@@ -238,8 +228,6 @@ class Synthetic(Python):
 
     @staticmethod
     def make(name: str, config: SourceStage, context: Context) -> Source:
-        from edgert.stages.source.python_images import PythonSource, scene_named
-
         scene = scene_named(_rest(config), f"stages.{name}.source")
         return PythonSource(name, scene, config, context.counter, context.clock)
 
@@ -258,8 +246,6 @@ class Api(Kind):
 
     @staticmethod
     def make(name: str, config: SourceStage, context: Context) -> Source:
-        from edgert.stages.source.api import ApiSource
-
         return ApiSource(name, config, context.counter, context.clock)
 
 
@@ -428,9 +414,6 @@ def kind_of(source: str, directory: Path = Path()) -> str:
         return "csi"
     scheme = _SCHEME.match(source)
     if scheme is None or source.startswith("file://") or exists(absolute(source, directory)):
-        from edgert.stages.source.files import is_pattern, names_videos
-        from edgert.stages.source.stills import SUFFIXES
-
         path = absolute(source.removeprefix("file://"), directory)
         if is_own_recording(path):
             return "recording"

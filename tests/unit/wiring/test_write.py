@@ -7,8 +7,7 @@ import pytest
 
 from edgert import load_pipeline
 from edgert.errors import ConfigError
-from edgert.wiring.starter import refuse_existing, starter, write_pipeline
-from edgert.wiring.stub import _shape_comment
+from edgert.wiring.starter import _shape_comment, refuse_existing, starter, write_pipeline
 from tests.unit.wiring.test_prior import saved
 
 TEXT = 'stages:\n  camera: {source: "rtsp://${USER_AND_PASSWORD}@host"}\n  out: {sink: "null", from: camera}\n'

@@ -9,7 +9,7 @@ import pytest
 from edgert.config.stages import SourceStage
 from edgert.errors import ConfigError, DeviceError
 from edgert.memory import Counter
-from edgert.stages.source import csi, gst, gst_pipelines, live
+from edgert.stages.source import camera, gst, gst_pipelines, live
 from edgert.stages.source.kinds import is_live
 from tests.helpers.virtual_clock import VirtualClock
 from tests.unit.board.tree import jetson
@@ -65,7 +65,7 @@ def test_an_option_cannot_write_another_element() -> None:
 )
 def test_what_cannot_be_asked_for_is_refused(source: str, options: dict[str, object], what: str) -> None:
     with pytest.raises(ConfigError, match=what) as caught:
-        csi.csi_source("cam", config(source=source, **options), Counter(), VirtualClock())
+        camera.csi_source("cam", config(source=source, **options), Counter(), VirtualClock())
     assert caught.value.fix
 
 
@@ -79,7 +79,7 @@ def sensor(root: Path, number: int) -> None:
 
 def test_a_camera_that_is_not_there_is_named_with_the_reason(tmp_path: Path) -> None:
     def error(number: int, why: str = "its stream ended") -> DeviceError:
-        return csi.no_camera(number, "stages.cam", why, tmp_path)
+        return camera.no_camera(number, "stages.cam", why, tmp_path)
 
     assert "apt install nvidia-l4t-gstreamer" in (error(0, 'no element "nvarguscamerasrc"').fix or "")
     found = error(0)
@@ -103,7 +103,7 @@ def test_on_a_thor_the_error_has_other_advice(
     major, _, minor = release.partition(".")
     jetson(tmp_path, ("nvidia,p4071-0000+p3834-0008", "nvidia,tegra264"), 125_772)
     (tmp_path / "etc/nv_tegra_release").write_text(f"# R{major} (release), REVISION: {minor}, GCID: 1\n")
-    found = csi.no_camera(0, "stages.cam", "its stream ended", tmp_path)
+    found = camera.no_camera(0, "stages.cam", "its stream ended", tmp_path)
     assert type(found) is kind and words in found.why
     assert "jetson-io" not in (found.fix or "") and "USB or network camera" in (found.fix or "")
 
@@ -127,7 +127,7 @@ def test_a_lost_csi_camera_is_asked_less_and_less_often(monkeypatch: pytest.Monk
     monkeypatch.setattr(gst, "gstreamer", lambda where: (None, None))
     monkeypatch.setattr(gst, "Pipeline", Ended)
     clock, stop = Hasty(10), threading.Event()
-    source = csi.csi_source("cam", config(start="wait"), Counter(), clock)
+    source = camera.csi_source("cam", config(start="wait"), Counter(), clock)
     reading = threading.Thread(target=lambda: list(source.frames(stop)))
     reading.start()
     assert clock.over.wait(10)
@@ -154,7 +154,7 @@ class Ended:
 def test_the_end_of_a_cameras_stream_is_its_loss(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gst, "gstreamer", lambda where: (None, None))
     monkeypatch.setattr(gst, "Pipeline", Ended)
-    source = csi.csi_source("cam", config(reconnect=False), Counter(), VirtualClock())
+    source = camera.csi_source("cam", config(reconnect=False), Counter(), VirtualClock())
     assert source.live
     with pytest.raises(DeviceError, match="CSI camera 0 gives no images") as caught:
         next(iter(source.frames(threading.Event())))
@@ -167,7 +167,7 @@ def test_without_reconnect_or_gstreamer_the_first_failure_is_an_error(monkeypatc
 
     monkeypatch.setattr(gst, "gstreamer", lambda where: (None, None))
     monkeypatch.setattr(gst, "Pipeline", refuse)
-    source = csi.csi_source("cam", config(), Counter(), VirtualClock())
+    source = camera.csi_source("cam", config(), Counter(), VirtualClock())
     with pytest.raises(DeviceError, match="CSI camera 0") as caught:
         next(iter(source.frames(threading.Event())))
     assert "nvidia-l4t-gstreamer" in (caught.value.fix or "")

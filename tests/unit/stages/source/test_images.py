@@ -21,7 +21,7 @@ from edgert.memory import Counter
 from edgert.runtime import Result
 from edgert.runtime.frame import U8, with_planes
 from edgert.runtime.json_form import plain_result
-from edgert.stages.source.files import Images
+from edgert.stages.source.files import ImageFiles
 from edgert.stages.source.stills import is_image
 from tests.helpers.virtual_clock import VirtualClock
 
@@ -30,12 +30,12 @@ def write(path: Path, value: int, size: tuple[int, int] = (8, 6)) -> None:
     assert cv2.imwrite(str(path), np.full((size[1], size[0], 3), value, np.uint8))
 
 
-def images(pattern: Path, clock: VirtualClock | None = None, **options: object) -> Images:
+def images(pattern: Path, clock: VirtualClock | None = None, **options: object) -> ImageFiles:
     config = SourceStage.model_validate({"source": "images:x", **options})
-    return Images("cam", pattern, config, Counter(), clock or VirtualClock())
+    return ImageFiles("cam", pattern, config, Counter(), clock or VirtualClock())
 
 
-def values(source: Images) -> list[int]:
+def values(source: ImageFiles) -> list[int]:
     return [int(frame.planes[0][0, 0, 0]) for frame in source.frames(threading.Event())]
 
 
