@@ -67,6 +67,7 @@ class Gallery:
 
     @property
     def names(self) -> tuple[str, ...]:
+        """Names of the vectors, in their order."""
         return self._content.names
 
     def check(self, length: int) -> None:

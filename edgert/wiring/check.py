@@ -104,6 +104,7 @@ def check(
 def labeled_search(
     found: Subject, data: str | Path, config: ModelConfig, labels: tuple[str, ...], progress: Progress | None
 ) -> Search:
+    """Return a search on labeled images."""
     from edgert.dataset import open_dataset
     from edgert.wiring.labeled import MOST_IMAGES, LabeledSearch
 

@@ -115,6 +115,7 @@ class CheckReport:
     metric: str = ""
 
     def to_json(self) -> dict[str, Any]:
+        """Return plain data."""
         names = ("model", "photos", "verdict", "summary", "ties", "known", "more_photos", "runs", "metric")
         lists = {"findings": [asdict(one) for one in self.findings], "rows": [asdict(one) for one in self.rows]}
         return {**{name: _to_json(getattr(self, name)) for name in names}, **_to_json(lists)}

@@ -111,6 +111,7 @@ class KnownFamily:
         return f"{span} %, {parts} segment{'' if counts == [1] else 's'}"
 
     def to_json(self) -> dict[str, Any]:
+        """Return plain data."""
         return {**asdict(self.family), "measured": [asdict(one) for one in self.measured], "recipe": self.recipe}
 
 
