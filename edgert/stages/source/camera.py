@@ -1,7 +1,7 @@
 """Cameras of this machine.
 
-USB and other V4L2 cameras come through FFmpeg, the board's decoder, or the driver itself, which writes to GPU memory;
-CSI cameras of a Jetson (``csi://0``) through its image processor and the camera daemon.
+USB and other V4L2 cameras come through FFmpeg, the board's decoder, or the driver itself, which writes to GPU memory.
+CSI cameras of a Jetson (``csi://0``) come through its image processor and the camera daemon.
 """
 
 import logging
