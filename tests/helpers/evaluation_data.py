@@ -17,7 +17,8 @@ import numpy.typing as npt
 import onnxruntime
 import pytest
 
-from edgert.config import InputConfig
+from edgert.config.pipeline_file import parse_input
+from edgert.graph import Model, inputs
 from edgert.memory import Counter, lend
 from edgert.runtime import Frame
 from edgert.runtime.frame import U8
@@ -27,6 +28,19 @@ from edgert.stages.preprocess import Preprocessor
 
 FOLDER = Path(os.environ.get("EDGERT_DATA") or os.devnull).absolute()
 """The folder of the evaluation data; a path under which nothing can exist where ``EDGERT_DATA`` is not set."""
+INPUTS = {
+    "deeplab_v3_mnv2_05": "stretch rgb mean=127.5 std=127.5",
+    "fastestdet": "stretch area bgr std=255",
+    "mobilenet_v1_025_224": "center_crop crop=0.875 rgb mean=127.5 std=127.5",
+    "mobilenet_v2_quant": "center_crop crop=0.875 rgb mean=123.675,116.28,103.53 std=58.395,57.12,57.375",
+    "nanodet_m_320": "letterbox bgr pad=0 mean=103.53,116.28,123.675 std=57.375,57.12,58.395",
+    "person_reid_retail_0288": "stretch bgr",
+    "ppocr_mobile_v2_det_ch": "letterbox rgb mean=123.675,116.28,103.53 std=58.395,57.12,57.375",
+    "squeezenet_fp32": "center_crop crop=0.875 bgr mean=104,117,123",
+    "ultraface_rfb_320": "stretch rgb mean=127 std=128",
+    "yolox_nano_416": "letterbox top_left bgr",
+}
+"""Model → how its input is filled from an image."""
 
 
 def data(*parts: str) -> Path:
@@ -74,10 +88,23 @@ def photos(name: str, limit: int | None = None) -> list[Photo]:
     return found
 
 
+def feeds(
+    name: str, model: Model, count: int, *, first: int = 0, step: int = 1, folder: str = "coco_val"
+) -> list[dict[str, Array]]:
+    """Every so many photos of a folder as the model's input."""
+    (spec,) = inputs(model)
+    tensor = np.zeros(spec.shape, np.float32)  # type: ignore[arg-type,type-var]
+    preprocessor, found = Preprocessor(parse_input(INPUTS[name]), tensor), list[dict[str, Array]]()
+    for file in sorted(data("images", folder).iterdir())[first::step][:count]:
+        preprocessor.into(0, frame(read(file)))
+        found.append({spec.name: tensor.copy()})
+    return found
+
+
 class Network:
     """A model of the evaluation data on ONNX Runtime, one thread, its input filled as edgert fills it."""
 
-    def __init__(self, name: str, config: InputConfig, shape: tuple[int, ...] | None = None) -> None:
+    def __init__(self, name: str, shape: tuple[int, ...] | None = None) -> None:
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = 1
         options.log_severity_level = 3  # errors only
@@ -85,7 +112,7 @@ class Network:
         image = self._session.get_inputs()[0]
         self._name = image.name
         self._tensor = np.zeros(shape or image.shape, np.float32)
-        self._preprocessor = Preprocessor(config, self._tensor)
+        self._preprocessor = Preprocessor(parse_input(INPUTS[name]), self._tensor)
 
     def run(self, image: U8) -> tuple[list[Array], Geometry]:
         return self.run_frame(frame(image))

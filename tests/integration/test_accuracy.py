@@ -7,35 +7,28 @@ import onnx
 import pytest
 from onnx import numpy_helper
 
-from edgert.config import InputConfig, ModelConfig
+from edgert.config import ModelConfig
 from edgert.config.pipeline_file import parse_input, parse_task
 from edgert.dataset import open_dataset
 from edgert.evaluation import Accuracy, EvaluationSetup, compare, evaluate, evaluate_versions, open_evaluation
 from edgert.graph import Model, from_proto, load
-from tests.helpers.evaluation_data import data
+from tests.helpers.evaluation_data import INPUTS, data
 
-RECIPES = {
-    "yolox_nano_416": ("detect yolox iou=0.6", "letterbox top_left bgr"),
-    "nanodet_m_320": (
-        "detect nanodet iou=0.6",
-        "letterbox bgr pad=0 mean=103.53,116.28,123.675 std=57.375,57.12,58.395",
-    ),
-    "fastestdet": ("detect fastestdet iou=0.6", "stretch area bgr std=255"),
-    "squeezenet_fp32": ("classify softmax", "center_crop crop=0.875 bgr mean=104,117,123"),
-    "mobilenet_v1_025_224": ("classify softmax", "center_crop crop=0.875 rgb mean=127.5 std=127.5"),
-    "mobilenet_v2_quant": (
-        "classify auto",
-        "center_crop crop=0.875 rgb mean=123.675,116.28,103.53 std=58.395,57.12,57.375",
-    ),
-    "person_reid_retail_0288": ("embed l2", "stretch bgr"),
-    "deeplab_v3_mnv2_05": ("segment argmax", "stretch rgb mean=127.5 std=127.5"),
+TASKS = {
+    "yolox_nano_416": "detect yolox iou=0.6",
+    "nanodet_m_320": "detect nanodet iou=0.6",
+    "fastestdet": "detect fastestdet iou=0.6",
+    "squeezenet_fp32": "classify softmax",
+    "mobilenet_v1_025_224": "classify softmax",
+    "mobilenet_v2_quant": "classify auto",
+    "person_reid_retail_0288": "embed l2",
+    "deeplab_v3_mnv2_05": "segment argmax",
 }
 
 
 def setup(name: str, labels: Path, limit: int | None = None) -> tuple[Model, EvaluationSetup]:
-    task, image = RECIPES[name]
-    config = ModelConfig(onnx=data("models", f"{name}.onnx"), task=parse_task(task), input=parse_input(image))
-    assert isinstance(config.input, InputConfig)
+    image, task = parse_input(INPUTS[name]), parse_task(TASKS[name])
+    config = ModelConfig(onnx=data("models", f"{name}.onnx"), task=task, input=image)
     model = load(config.onnx)
     return model, open_evaluation(model, config, open_dataset(labels, config.task, limit=limit))
 

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from edgert.backend.ort import Function
-from edgert.config import InputConfig
 from edgert.graph import Graph, Model, load, read, write
 from edgert.quantization.adaround import Effort, roundings
 from edgert.quantization.calibrated import prepare
@@ -23,25 +22,16 @@ from edgert.quantization.quantization_error import correct_biases, sqnr
 from edgert.quantization.quantizer import choices
 from edgert.quantization.scheme.scheme import scheme
 from edgert.quantization.scheme.units import Scheme
-from edgert.stages.preprocess import Preprocessor
-from tests.helpers.evaluation_data import data, frame, read as read_image
+from tests.helpers.evaluation_data import data, feeds
 from tests.helpers.models import with_constants
 
 Images = list[dict[str, Any]]
 
-INPUTS = {
-    "squeezenet_fp32": ("imagenet", InputConfig(resize="center_crop", crop=0.875, color="bgr", mean=(104, 117, 123))),
-    "mobilenet_v1_025_224": (
-        "imagenet",
-        InputConfig(resize="center_crop", crop=0.875, color="rgb", mean=(127.5,), std=(127.5,)),
-    ),
-    "nanodet_m_320": (
-        "coco_calib",
-        InputConfig(
-            resize="letterbox", pad=0, color="bgr", mean=(103.53, 116.28, 123.675), std=(57.375, 57.12, 58.395)
-        ),
-    ),
-    "yolox_nano_416": ("coco_calib", InputConfig(resize="letterbox", anchor="top_left", pad=114, color="bgr")),
+FOLDERS = {
+    "squeezenet_fp32": "imagenet",
+    "mobilenet_v1_025_224": "imagenet",
+    "nanodet_m_320": "coco_calib",
+    "yolox_nano_416": "coco_calib",
 }
 
 
@@ -56,17 +46,8 @@ def graph(name: str) -> Graph:
 
 
 def images(name: str, first: int, count: int) -> Images:
-    """Every eighth photo from number ``first`` on, as the runtime feeds them."""
-    folder, config = INPUTS[name]
-    (spec,) = graph(name).inputs
-    tensor = np.zeros(spec.shape, np.float32)  # type: ignore[arg-type,type-var]
-    preprocessor = Preprocessor(config, tensor)
-    files = sorted(data("images", folder).iterdir())
-    found = []
-    for file in files[first::8][:count]:
-        preprocessor.into(0, frame(read_image(file)))
-        found.append({spec.name: tensor.copy()})
-    return found
+    """Every eighth photo from number ``first`` on."""
+    return feeds(name, model(name), count, first=first, step=8, folder=FOLDERS[name])
 
 
 def table(name: str, net: Graph, decided: Scheme, feeds: Images) -> RangeTable:
@@ -95,7 +76,7 @@ def gain(name: str, net: Graph) -> float:
     return float(np.mean([after[key] - before[key] for key in before if np.isfinite(before[key])]))
 
 
-@pytest.mark.parametrize("name", INPUTS)
+@pytest.mark.parametrize("name", FOLDERS)
 def test_equalized_models_compute_the_same(name: str) -> None:
     net, (feed,) = graph(name), images(name, 5, 1)
     done = equalize(net)
@@ -128,7 +109,7 @@ def test_bias_correction_is_one_pass() -> None:
     assert time.perf_counter() - started < 6 * whole_s + 2
 
 
-@pytest.mark.parametrize("name", INPUTS)
+@pytest.mark.parametrize("name", FOLDERS)
 def test_smooth_activations_models_compute_the_same_to_the_bit(name: str) -> None:
     feeds = images(name, 0, 4)
     done = write(smooth_activations(graph(name), feeds, model(name)), model(name))

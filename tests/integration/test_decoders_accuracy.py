@@ -5,14 +5,12 @@ from itertools import islice
 import cv2
 import numpy as np
 
-from edgert.config import InputConfig
 from edgert.config.model_section import DetectTask, EmbedTask, SegmentTask
 from edgert.runtime.records import Detections, Embedding, Segmentation
 from edgert.stages.decode.kinds import decoder_for
 from tests.helpers.evaluation_data import Network, Photo, frame, photos
 
 PERSON, VOC_PERSON = 0, 15
-TORCH_MEAN, TORCH_STD = (123.675, 116.28, 103.53), (58.395, 57.12, 57.375)
 
 
 def with_people(limit: int) -> list[Photo]:
@@ -32,7 +30,7 @@ def inside(photo: Photo) -> np.ndarray:
 
 
 def test_people_are_segmented_where_their_boxes_are() -> None:
-    network = Network("deeplab_v3_mnv2_05", InputConfig(resize="stretch", mean=127.5, std=127.5))
+    network = Network("deeplab_v3_mnv2_05")
     decoder = decoder_for(SegmentTask(segment="argmax"), ())
     person = shared = boxes = 0
     for photo in with_people(16):
@@ -47,7 +45,7 @@ def test_people_are_segmented_where_their_boxes_are() -> None:
 
 
 def test_faces_are_found_in_the_upper_half_of_people() -> None:
-    network = Network("ultraface_rfb_320", InputConfig(resize="stretch", mean=127, std=128))
+    network = Network("ultraface_rfb_320")
     decoder = decoder_for(DetectTask(detect="ssd", score=0.9, iou=0.3), ("face",))
     right = found = 0
     for photo in with_people(64):
@@ -63,7 +61,7 @@ def test_faces_are_found_in_the_upper_half_of_people() -> None:
 
 
 def test_a_person_is_nearest_to_another_crop_of_the_same_person() -> None:
-    network = Network("person_reid_retail_0288", InputConfig(resize="stretch", color="bgr"))
+    network = Network("person_reid_retail_0288")
     decoder = decoder_for(EmbedTask(embed="l2"), ())
     vectors: tuple[list[np.ndarray], list[np.ndarray]] = ([], [])
     for photo in with_people(10):
@@ -84,8 +82,7 @@ def test_a_person_is_nearest_to_another_crop_of_the_same_person() -> None:
 
 def test_text_is_found_where_it_was_written() -> None:
     """A wide image in a letterbox: the mask is of the image, without the border."""
-    config = InputConfig(resize="letterbox", mean=TORCH_MEAN, std=TORCH_STD)
-    network = Network("ppocr_mobile_v2_det_ch", config, (1, 3, 480, 640))
+    network = Network("ppocr_mobile_v2_det_ch", (1, 3, 480, 640))
     decoder = decoder_for(SegmentTask(segment="threshold", threshold=0.3), ("text",))
     image = np.full((360, 640, 3), 200, np.uint8)
     cv2.putText(image, "EXIT 42", (150, 150), cv2.FONT_HERSHEY_SIMPLEX, 2, (20, 20, 20), 5)
