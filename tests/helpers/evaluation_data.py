@@ -7,6 +7,7 @@ test that uses this module with ``data``.
 
 import json
 import os
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,8 +18,9 @@ import numpy.typing as npt
 import onnxruntime
 import pytest
 
+from edgert.backend.ort import Function
 from edgert.config.pipeline_file import parse_input
-from edgert.graph import Model, inputs
+from edgert.graph import Graph, Model, extract, inputs, write
 from edgert.memory import Counter, lend
 from edgert.runtime import Frame
 from edgert.runtime.frame import U8
@@ -89,16 +91,26 @@ def photos(name: str, limit: int | None = None) -> list[Photo]:
 
 
 def feeds(
-    name: str, model: Model, count: int, *, first: int = 0, step: int = 1, folder: str = "coco_val"
+    name: str, model: Model, count: int, *, first: int = 0, step: int = 1, folder: str = "coco_val", fill: str = ""
 ) -> list[dict[str, Array]]:
-    """Every so many photos of a folder as the model's input."""
+    """Every so many photos of a folder as the model's input, filled as in ``INPUTS`` unless ``fill`` says how."""
     (spec,) = inputs(model)
     tensor = np.zeros(spec.shape, np.float32)  # type: ignore[arg-type,type-var]
-    preprocessor, found = Preprocessor(parse_input(INPUTS[name]), tensor), list[dict[str, Array]]()
+    preprocessor, found = Preprocessor(parse_input(fill or INPUTS[name]), tensor), list[dict[str, Array]]()
     for file in sorted(data("images", folder).iterdir())[first::step][:count]:
         preprocessor.into(0, frame(read(file)))
         found.append({spec.name: tensor.copy()})
     return found
+
+
+def measured(model: Model, graph: Graph, shown: Iterable[Mapping[str, Array]]) -> dict[str, float]:
+    """The largest absolute value of each float32 tensor."""
+    names = [name for node in graph.nodes for name in node.outputs if name and graph.specs[name].dtype == "float32"]
+    call, peaks = Function(write(extract(graph, names), model), threads=2), dict[str, float]()
+    for one in shown:
+        for name, value in {**one, **call(one)}.items():
+            peaks[name] = max(peaks.get(name, 0.0), float(np.abs(value).max()))
+    return peaks
 
 
 class Network:

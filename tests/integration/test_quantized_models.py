@@ -2,13 +2,12 @@
 
 import platform
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
-import cv2
 import numpy as np
 import onnx
 import onnxruntime
@@ -20,7 +19,7 @@ from edgert.quantization.calibrated import prepare
 from edgert.quantization.lowering.lower import lower
 from edgert.quantization.scheme.scheme import scheme
 from edgert.quantization.scheme.units import Target
-from tests.helpers.evaluation_data import data
+from tests.helpers.evaluation_data import data, feeds, measured
 
 Array = np.ndarray[Any, Any]
 PHOTOS = 8
@@ -30,32 +29,27 @@ COMPARED = 2
 
 @dataclass(frozen=True)
 class Case:
-    """How a network is fed, and the least mean cosine of its outputs in INT8 with those in float, ranges by minmax.
+    """The least mean cosine of a network's outputs in INT8 with those in float, ranges by minmax.
 
     ``tensor`` is what is compared where the output itself is a softmax, which hides or doubles small differences.
     """
 
-    size: tuple[int, int]
     least: float
-    mean: tuple[float, ...] = (0,)
-    std: tuple[float, ...] = (1,)
-    color: str = "bgr"
-    layout: str = "nchw"
     tensor: str = ""
+    folder: str = "coco_calib"
+    shapes: Mapping[str, tuple[int, ...]] | None = None
 
 
 CASES = {
-    "squeezenet_fp32": Case((224, 224), 0.998, (104, 117, 123), tensor="pool10_1"),
-    "mobilenet_v1_025_224": Case((224, 224), 0.96, (127.5,), (127.5,), "rgb", tensor="flat"),
-    "yolox_nano_416": Case((416, 416), 0.84),
-    "nanodet_m_320": Case((320, 320), 0.975, (103.53, 116.28, 123.675), (57.375, 57.12, 58.395)),
-    "fastestdet": Case((352, 352), 0.95, std=(255,)),
-    "ultraface_rfb_320": Case((320, 240), 0.9998, (127,), (128,), "rgb"),
-    "deeplab_v3_mnv2_05": Case((257, 257), 0.998, (127.5,), (127.5,), "rgb", "nhwc"),
-    "person_reid_retail_0288": Case((128, 256), 0.98, color="rgb", layout="nhwc"),
-    "ppocr_mobile_v2_det_ch": Case(
-        (320, 320), 0.998, (123.7, 116.3, 103.5), (58.4, 57.1, 57.4), "rgb", tensor="p2o.Add.69"
-    ),
+    "squeezenet_fp32": Case(0.998, "pool10_1", "imagenet"),
+    "mobilenet_v1_025_224": Case(0.96, "flat", "imagenet"),
+    "yolox_nano_416": Case(0.84),
+    "nanodet_m_320": Case(0.975),
+    "fastestdet": Case(0.95),
+    "ultraface_rfb_320": Case(0.9998),
+    "deeplab_v3_mnv2_05": Case(0.998),
+    "person_reid_retail_0288": Case(0.98),
+    "ppocr_mobile_v2_det_ch": Case(0.998, "p2o.Add.69", shapes={"x": (1, 3, 320, 320)}),
 }
 TARGETS: tuple[Target, ...] = ("ort", "gpu", "dla")
 networks = pytest.mark.parametrize("name", CASES)
@@ -85,36 +79,13 @@ class Network:
 @cache
 def network(name: str) -> Network:
     case = CASES[name]
-    width, height = case.size
-    shape = (1, 3, height, width) if case.layout == "nchw" else (1, height, width, 3)
-    model = load(data("models", f"{name}.onnx"))
-    (source,) = read(model).inputs
-    model = prepare(model, {source.name: shape})
+    model = prepare(load(data("models", f"{name}.onnx")), case.shapes)
     graph = read(model)
-    folder = data("images", "imagenet" if case.size == (224, 224) else "coco_calib")
-    files = sorted(file for file in folder.iterdir() if file.suffix.lower() in (".jpg", ".jpeg", ".png"))
-    feeds = tuple({source.name: image(file, case)} for file in files[:: max(1, len(files) // PHOTOS)][:PHOTOS])
-    peaks = measured(model, graph, feeds)
+    step = max(1, len(list(data("images", case.folder).iterdir())) // PHOTOS)
+    shown = feeds(name, model, PHOTOS, step=step, folder=case.folder)
+    peaks = measured(model, graph, shown)
     wanted = (case.tensor,) if case.tensor else tuple(spec.name for spec in graph.outputs)
-    return Network(model, graph, feeds, lambda names: max(1e-6, *(peaks[one] for one in names)), wanted)
-
-
-def image(file: Path, case: Case) -> Array:
-    image = cv2.imread(str(file))
-    assert image is not None
-    image = cv2.resize(image, case.size, interpolation=cv2.INTER_AREA)[..., :: 1 if case.color == "bgr" else -1]
-    values = ((image - np.float32(case.mean)) / np.float32(case.std)).astype(np.float32)[None]
-    return np.ascontiguousarray(values if case.layout == "nhwc" else values.transpose(0, 3, 1, 2))
-
-
-def measured(model: Model, graph: Graph, feeds: tuple[dict[str, Array], ...]) -> dict[str, float]:
-    names = [name for node in graph.nodes for name in node.outputs if name and graph.specs[name].dtype == "float32"]
-    call = Function(write(extract(graph, names), model), threads=2)
-    peaks: dict[str, float] = {}
-    for one in feeds:
-        for name, value in {**one, **call(one)}.items():
-            peaks[name] = max(peaks.get(name, 0.0), float(np.abs(value).max()))
-    return peaks
+    return Network(model, graph, tuple(shown), lambda names: max(1e-6, *(peaks[one] for one in names)), wanted)
 
 
 def cosine(first: Array, second: Array) -> float:
