@@ -2,34 +2,22 @@
 
 import random
 import time
-from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
 
-import cv2
 import numpy as np
-import onnxruntime
 import pytest
 from onnx import helper
 
+from edgert.backend.ort import Function
 from edgert.errors import ModelError
-from edgert.graph import Model, clean, count, inputs, inspect, load, outputs, to_bytes, with_shapes
-from tests.helpers.evaluation_data import data
+from edgert.graph import Model, clean, count, inspect, load, outputs, to_bytes, with_shapes
+from tests.helpers.evaluation_data import data, feeds
 from tests.helpers.models import save
 
 DYNAMIC: dict[str, dict[str, tuple[int, ...]]] = {
     "ppocr_mobile_v2_det_ch": {"x": (1, 3, 320, 448)},
     "fns_candy": {"inputImage": (1, 3, 720, 720)},
-}
-SCALE = {  # name → (subtract, divide) that brings pixels of 0 to 255 to what the network was trained on
-    "squeezenet_fp32": (114.0, 1.0),
-    "yolox_nano_416": (0.0, 1.0),
-    "mobilenet_v2_quant": (116.0, 57.0),
-    "fastestdet": (0.0, 255.0),
-    "nanodet_m_320": (114.0, 57.0),
-    "person_reid_retail_0288": (0.0, 1.0),
-    "ppocr_mobile_v2_det_ch": (116.0, 57.0),
 }
 # name → (nodes after cleaning, multiply-adds). Published for comparison: MobileNetV1 0.25 41 M (arXiv 1704.04861,
 # table 7), MobileNetV2 1.0 300 M (arXiv 1801.04381, table 4), SqueezeNet 1.1 0.35 G (its authors' repository),
@@ -59,37 +47,14 @@ def fixed(name: str) -> Model:
     return with_shapes(load(model_path(name)), DYNAMIC.get(name, {}))
 
 
-def session(model: Model, level: str = "ORT_ENABLE_ALL") -> Any:
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = 1
-    options.log_severity_level = 3
-    options.graph_optimization_level = getattr(onnxruntime.GraphOptimizationLevel, level)
-    return onnxruntime.InferenceSession(to_bytes(model), options, providers=["CPUExecutionProvider"])
-
-
-def photo_feed(name: str, model: Model) -> Mapping[str, Any]:
-    photos = sorted(data("images", "coco_val").glob("*.jpg"))
-    (spec,) = inputs(model)
-    channels_last = spec.shape[3] == 3
-    size = spec.shape[1:3] if channels_last else spec.shape[2:]
-    photo = cv2.imread(str(photos[0]))
-    assert photo is not None
-    image = cv2.resize(photo, (int(size[1] or 0), int(size[0] or 0)))
-    subtract, divide = SCALE.get(name, (127.5, 127.5))
-    cv2.rectangle(image, (30, 40), (190, 90), (255, 255, 255), -1)
-    cv2.putText(image, "EXIT 42", (40, 75), cv2.FONT_HERSHEY_SIMPLEX, 1.0, (0, 0, 0), 2)  # for the text detector
-    image = (image.astype(np.float32) - subtract) / divide
-    return {spec.name: np.ascontiguousarray(image if channels_last else image.transpose(2, 0, 1))[None]}
-
-
 @pytest.mark.parametrize("name", RUNNABLE)
-@pytest.mark.parametrize("level", ["ORT_ENABLE_ALL", "ORT_DISABLE_ALL"])
-def test_cleaned_models_compute_the_same(name: str, level: str) -> None:
+@pytest.mark.parametrize("fused", [True, False])
+def test_cleaned_models_compute_the_same(name: str, fused: bool) -> None:
     model = fixed(name)
     cleaned, _ = clean(model)
-    feed = photo_feed(name, model)
-    before, after = (session(item, level).run(None, feed) for item in (model, cleaned))
-    for spec, first, second in zip(outputs(model), before, after, strict=True):
+    (feed,) = feeds(name, model, 1, folder="text" if "ocr" in name else "coco_val")
+    before, after = (Function(item, fused=fused)(feed) for item in (model, cleaned))
+    for spec, first, second in zip(outputs(model), before.values(), after.values(), strict=True):
         assert first.shape == second.shape == spec.shape
         largest = float(np.abs(first).max())
         assert largest > 0
@@ -128,13 +93,13 @@ def test_batchnorms_and_shape_chains_are_gone() -> None:
 def test_ultraface_becomes_much_faster() -> None:
     """Its weights among the graph inputs keep ONNX Runtime from folding; measured alternately, on one thread."""
     model = fixed("ultraface_rfb_320")
-    feed = photo_feed("ultraface_rfb_320", model)
-    sessions = [session(model), session(clean(model)[0])]
+    (feed,) = feeds("ultraface_rfb_320", model, 1)
+    sessions = [Function(model), Function(clean(model)[0])]
     best_ns = [2**62, 2**62]
     for _ in range(40):
         for position, item in enumerate(sessions):
             start_ns = time.thread_time_ns()
-            item.run(None, feed)
+            item(feed)
             best_ns[position] = min(best_ns[position], time.thread_time_ns() - start_ns)
     assert best_ns[0] >= 2 * best_ns[1]
 
@@ -188,5 +153,5 @@ def test_transposed_convolutions_in_groups_take_norms_and_sums_in(groups: int, t
     cleaned, _ = clean(model)
     assert [node.op_type for node in cleaned.proto.graph.node] == ["ConvTranspose"]
     feed = {"x": rng.standard_normal((1, 6, 5, 5)).astype(np.float32)}
-    before, after = (session(item).run(None, feed)[0] for item in (model, cleaned))
+    before, after = (Function(item)(feed)["y"] for item in (model, cleaned))
     np.testing.assert_allclose(after, before, rtol=0, atol=1e-4 * float(np.abs(before).max()))
