@@ -10,17 +10,15 @@ import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import cv2
 import numpy as np
 import numpy.typing as npt
-import onnxruntime
 import pytest
 
 from edgert.backend.ort import Function
 from edgert.config.pipeline_file import parse_input
-from edgert.graph import Graph, Model, extract, inputs, write
+from edgert.graph import Graph, Model, extract, inputs, load, write
 from edgert.memory import Counter, lend
 from edgert.runtime import Frame
 from edgert.runtime.frame import U8
@@ -117,13 +115,10 @@ class Network:
     """A model of the evaluation data on ONNX Runtime, one thread, its input filled as edgert fills it."""
 
     def __init__(self, name: str, shape: tuple[int, ...] | None = None) -> None:
-        options = onnxruntime.SessionOptions()
-        options.intra_op_num_threads = 1
-        options.log_severity_level = 3  # errors only
-        self._session: Any = onnxruntime.InferenceSession(str(data("models", f"{name}.onnx")), options)
-        image = self._session.get_inputs()[0]
-        self._name = image.name
-        self._tensor = np.zeros(shape or image.shape, np.float32)
+        model = load(data("models", f"{name}.onnx"))
+        (spec,) = inputs(model)
+        self._function, self._name = Function(model), spec.name
+        self._tensor = np.zeros(shape or spec.shape, np.float32)  # type: ignore[arg-type]
         self._preprocessor = Preprocessor(parse_input(INPUTS[name]), self._tensor)
 
     def run(self, image: U8) -> tuple[list[Array], Geometry]:
@@ -131,4 +126,4 @@ class Network:
 
     def run_frame(self, one: Frame) -> tuple[list[Array], Geometry]:
         geometry = self._preprocessor.into(0, one)
-        return [output[0] for output in self._session.run(None, {self._name: self._tensor})], geometry
+        return [output[0] for output in self._function({self._name: self._tensor}).values()], geometry

@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 import onnx
-import onnxruntime
 import pytest
 
 from dla import Target
+from edgert.backend.ort import Function
 from edgert.graph import Graph, Model, Node, count, inputs, load, read, to_bytes, write
 from edgert.graph.dla_rewrites.apply import Cut, Proof, cut_head, fit_model, prepare_for_dla, prove
 from edgert.placement.dla_share import Survey, survey
@@ -49,13 +49,7 @@ def original(name: str) -> Model:
 
 
 def run(model: Model, feed: Mapping[str, Any]) -> list[Any]:
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = 1
-    options.log_severity_level = 3
-    found: list[Any] = onnxruntime.InferenceSession(
-        to_bytes(model), options, providers=["CPUExecutionProvider"]
-    ).run(None, dict(feed))  # fmt: skip
-    return found
+    return list(Function(model)(feed).values())
 
 
 def noise(model: Model) -> dict[str, Any]:
