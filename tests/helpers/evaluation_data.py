@@ -7,7 +7,6 @@ test that uses this module with ``data``.
 
 import json
 import os
-from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,7 +17,7 @@ import pytest
 
 from edgert.backend.ort import Function
 from edgert.config.pipeline_file import parse_input
-from edgert.graph import Graph, Model, extract, inputs, load, write
+from edgert.graph import Model, inputs, load
 from edgert.memory import Counter, lend
 from edgert.runtime import Frame
 from edgert.runtime.frame import U8
@@ -101,16 +100,6 @@ def feeds(
     return found
 
 
-def measured(model: Model, graph: Graph, shown: Iterable[Mapping[str, Array]]) -> dict[str, float]:
-    """The largest absolute value of each float32 tensor."""
-    names = [name for node in graph.nodes for name in node.outputs if name and graph.specs[name].dtype == "float32"]
-    call, peaks = Function(write(extract(graph, names), model), threads=2), dict[str, float]()
-    for one in shown:
-        for name, value in {**one, **call(one)}.items():
-            peaks[name] = max(peaks.get(name, 0.0), float(np.abs(value).max()))
-    return peaks
-
-
 class Network:
     """A model of the evaluation data on ONNX Runtime, one thread, its input filled as edgert fills it."""
 
@@ -118,7 +107,7 @@ class Network:
         model = load(data("models", f"{name}.onnx"))
         (spec,) = inputs(model)
         self._function, self._name = Function(model), spec.name
-        self._tensor = np.zeros(shape or spec.shape, np.float32)  # type: ignore[arg-type]
+        self._tensor = np.zeros(shape or spec.shape, np.float32)  # type: ignore[arg-type,type-var]
         self._preprocessor = Preprocessor(parse_input(INPUTS[name]), self._tensor)
 
     def run(self, image: U8) -> tuple[list[Array], Geometry]:

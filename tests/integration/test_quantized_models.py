@@ -19,7 +19,7 @@ from edgert.quantization.calibrated import prepare
 from edgert.quantization.lowering.lower import lower
 from edgert.quantization.scheme.scheme import scheme
 from edgert.quantization.scheme.units import Target
-from tests.helpers.evaluation_data import data, feeds, measured
+from tests.helpers.evaluation_data import data, feeds
 
 Array = np.ndarray[Any, Any]
 PHOTOS = 8
@@ -86,6 +86,16 @@ def network(name: str) -> Network:
     peaks = measured(model, graph, shown)
     wanted = (case.tensor,) if case.tensor else tuple(spec.name for spec in graph.outputs)
     return Network(model, graph, tuple(shown), lambda names: max(1e-6, *(peaks[one] for one in names)), wanted)
+
+
+def measured(model: Model, graph: Graph, shown: list[Mapping[str, Array]]) -> dict[str, float]:
+    """The largest absolute value of each float32 tensor."""
+    names = [name for node in graph.nodes for name in node.outputs if name and graph.specs[name].dtype == "float32"]
+    call, peaks = Function(write(extract(graph, names), model), threads=2), dict[str, float]()
+    for one in shown:
+        for name, value in {**one, **call(one)}.items():
+            peaks[name] = max(peaks.get(name, 0.0), float(np.abs(value).max()))
+    return peaks
 
 
 def cosine(first: Array, second: Array) -> float:
