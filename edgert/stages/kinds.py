@@ -392,26 +392,26 @@ class BotSortStage(ByteTrackStage):
         )
 
 
-_SEND = "edgert.stages.sink.send.section"
+_SEND = "edgert.stages.sink.send"
 _STREAM = "edgert.stages.sink.stream.section"
 SINKS: dict[str, str | type[SinkStage]] = {
     "video": Video,
     "jsonl": Jsonl,
     "images": Images,
-    "record": "edgert.stages.sink.record.section:Record",
-    "collect": "edgert.stages.sink.collect.section:Collect",
-    "mcap": "edgert.stages.sink.mcap.mcap_section:Mcap",
+    "record": "edgert.stages.sink.record.sink:Record",
+    "collect": "edgert.stages.sink.collect.collect_sink:Collect",
+    "mcap": "edgert.stages.sink.mcap.mcap_sink:Mcap",
     "http": Http,
     "display": Display,
     "rtsp": f"{_STREAM}:Rtsp",
     "webrtc": f"{_STREAM}:Webrtc",
     "callback": Callback,
     "null": Null,
-    "mqtt": f"{_SEND}:Mqtt",
-    "nats": f"{_SEND}:Nats",
-    "kafka": f"{_SEND}:Kafka",
-    "webhook": f"{_SEND}:Webhook",
-    "ros2": "edgert.stages.ros2.ros_section:Ros2",
+    "mqtt": f"{_SEND}.mqtt:Mqtt",
+    "nats": f"{_SEND}.nats:Nats",
+    "kafka": f"{_SEND}.kafka:Kafka",
+    "webhook": f"{_SEND}.webhook:Webhook",
+    "ros2": "edgert.stages.ros2.ros_sink:Ros2",
 }
 TRACKERS = {"bytetrack": ByteTrackStage, "botsort": BotSortStage}
 STAGES = {

@@ -10,7 +10,6 @@ import argparse
 import io
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Iterator
 from fractions import Fraction
@@ -25,27 +24,26 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from edgert.benchmark.measure import Figure
 from edgert.clock import NotedClock
+from edgert.config import SinkStage
 from edgert.memory import Counter
 from edgert.memory.buffer import EndedLease
 from edgert.recording.mcap_file import Damage, read_messages
 from edgert.runtime import Detections, Frame, Result
 from edgert.runtime.decisions import Journal, TaskJournal
-from edgert.stages.sink.mcap.camera_track import CameraTrack, PacketTrack
-from edgert.stages.sink.mcap.last_seconds import LastSeconds
+from edgert.stages.context import Context, make_stage
 from edgert.stages.sink.mcap.mcap_sink import McapSink
-from edgert.stages.sink.output_file import Files
-from edgert.stages.sink.retention import REPLACED, Rules
 from edgert.stages.source.packets import Tap
 from edgert.stages.source.timeline import MediaClock
 from tests.helpers.clips import h264_units
 
 CAMERAS, FPS, SIZE, STAGES, OBJECTS = 4, 30, (1920, 1080), 8, 10
 BAR_PERCENT = 5.0
-RING = Rules(keeps=True, endless=True, rotate_s=10 / 6, keep_s=10.0)
 
 
 class Camera:
     """Packets of one stream, round and round, at their times."""
+
+    live = True
 
     def __init__(self, name: str, units: list[bytes], clock: NotedClock) -> None:
         self.name, self._units = name, units
@@ -81,17 +79,12 @@ def cpu_s(seconds: float, units: list[bytes], folder: Path, *, records: bool, ke
     tasks = [TaskJournal(journal, f"stage{number}") for number in range(STAGES)]
     lease = EndedLease(Counter())
 
-    def tracks(wake: threading.Event) -> dict[str, CameraTrack]:
-        return {camera.name: PacketTrack(camera.name, camera.tap, 64 << 20, wake) for camera in cameras}
-
-    files = Files(folder / "run.mcap", REPLACED, "stages.rec")
-    ring = Files(folder / "ring" / "{date}-{time}.mcap", RING, "stages.rec")
-    last = LastSeconds("stages.rec", files, ring, 5.0, ()) if keeps else None
-    head = {"run": "bench"}
-    sink = None
+    sink: McapSink | None = None
     if records:
-        into = ring if keeps else files
-        sink = McapSink("rec", into, tracks, journal, clock, lambda: head, dict, False, last)
+        sources = {camera.name: camera for camera in cameras}
+        context = Context(clock=clock, sources=sources, journal=journal, about=lambda: {"run": "bench"})
+        keys = {"from": "cam", "path": folder / "run.mcap", **({"keep": "10s"} if keeps else {})}
+        sink = make_stage(SinkStage.model_validate({"sink": "mcap", **keys}), "rec", context)
     if sink is not None:
         sink.open()
     began_s, used_s = time.monotonic(), time.process_time()
@@ -106,8 +99,8 @@ def cpu_s(seconds: float, units: list[bytes], folder: Path, *, records: bool, ke
                 for task in tasks[1:]:
                     task.work("step", task, (result,), clock.now_ns())
                 sink.process(result)
-        if last is not None and tick == round(seconds * FPS) // 2:
-            last.take_event("seen")
+        if sink is not None and sink._last is not None and tick == round(seconds * FPS) // 2:
+            sink._last.take_event("seen")
         time.sleep(max(began_s + (tick + 1) / FPS - time.monotonic(), 0))
     used_s = time.process_time() - used_s
     if sink is not None:

@@ -481,7 +481,7 @@ def test_only_stages_before_it_and_events_of_somebody(tmp_path: Path) -> None:
 def test_a_package_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     from edgert.errors import ConfigError
 
-    monkeypatch.setattr("edgert.stages.sink.send.section.find_spec", lambda name: None)
+    monkeypatch.setattr("edgert.stages.sink.send.sink.find_spec", lambda name: None)
     with pytest.raises(ConfigError, match="sink 'mqtt' needs the package paho") as caught:
         opened(tmp_path, "mqtt", server="mqtt://h")
     assert "pip install" in caught.value.fix and "mqtt" in caught.value.fix

@@ -1,12 +1,18 @@
 """``sink: ros2``, which publishes records, images and the state of the pipeline as topics."""
 
+from __future__ import annotations
+
 import logging
+import re
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
+from pydantic import Field, field_validator
+
+from edgert.config import stages as section
 from edgert.errors import EdgertError
 from edgert.recording import definitions
 from edgert.recording.cdr import encode
@@ -16,11 +22,59 @@ from edgert.stages.context import Context
 from edgert.stages.ros2 import ros_records
 from edgert.stages.ros2.ros_images import header, image_message, jpeg_message
 from edgert.stages.ros2.ros_link import Link, Publisher, Quality
+from edgert.stages.ros2.ros_source import SENT, link_to
 
 log = logging.getLogger("edgert.ros2")
 
 _DIAGNOSTICS_S = 1.0
 _JOIN_S = 2.0
+_NAMESPACE = re.compile(r"(/([A-Za-z_{][A-Za-z0-9_{}]*))+")
+_FIELDS = {"pipeline", "stream"}
+
+
+class Ros2(section.SinkStage):
+    """Topics of ROS 2: see [ROS 2](ros2.md)."""
+
+    takes_images: ClassVar[bool] = True
+    shows_images: ClassVar[bool] = True
+    namespace: str = Field(
+        default="/{pipeline}/{stream}", description="of the topics; may hold `{pipeline}` and `{stream}`"
+    )
+    image: Literal["raw", "jpeg"] | None = Field(
+        default=None, description="publish images too, with drawings where there are some; default: none"
+    )
+    frame_id: str = Field(default="", description="of every header; default: the camera's, else the stream")
+    reliability: Literal["reliable", "best_effort"] = Field(default="reliable", description="of detections and classes")
+    use_sim_time: bool = Field(default=False, description="stamps are of `/clock`, where the source has none of ROS")
+    zenoh: str = Field(default="", description="without ROS: a router of rmw_zenoh, such as `ros2+zenoh://localhost`")
+
+    @field_validator("namespace")
+    @classmethod
+    def _is_namespace(cls, text: str) -> str:
+        unknown = set(re.findall(r"\{(.*?)\}", text)) - _FIELDS
+        if unknown or not _NAMESPACE.fullmatch(text):
+            raise ValueError("expected names of letters, digits and _ behind slashes, like /{pipeline}/{stream}")
+        return text
+
+    @property
+    def reads_images(self) -> bool:
+        """Whether images are published."""
+        return self.image is not None
+
+    def make(self, name: str, context: Context) -> RosSink:
+        """Return the sink. Raises DeviceError if rclpy or Zenoh is missing."""
+        return RosSink(name, self, context)
+
+
+def topic_of(pattern: str, pipeline: str, stream: str) -> str:
+    """Return the namespace of a stream's topics, with names that ROS 2 allows."""
+    plain = {"pipeline": _plain(pipeline), "stream": _plain(stream)}
+    return re.sub(r"\{(.*?)\}", lambda match: plain[match[1]], pattern)
+
+
+def _plain(name: str) -> str:
+    text = re.sub(r"[^A-Za-z0-9_]+", "_", name).strip("_") or "camera"
+    return f"_{text}" if text[0].isdigit() else text
 
 
 @dataclass(slots=True)
@@ -33,29 +87,12 @@ class _Stream:
 
 
 class RosSink:
-    """Sink that publishes each result. A thread publishes ``/diagnostics`` once per second.
+    """Sink that publishes each result. A thread publishes ``/diagnostics`` once per second."""
 
-    Args:
-        link: function that opens the connection.
-        namespace: function that returns the namespace of a stream's topics.
-        image: form of published images; None publishes none.
-        frame_id: coordinate frame in every header; empty for the camera's.
-        reliable: whether lost detections are sent again.
-    """
-
-    def __init__(
-        self,
-        name: str,
-        link: Callable[[], Link],
-        context: Context,
-        *,
-        namespace: Callable[[str], str],
-        image: Literal["raw", "jpeg"] | None,
-        frame_id: str,
-        reliable: bool,
-    ) -> None:
-        self._name, self._link_of, self._context = name, link, context
-        self._namespace, self._image, self._frame_id, self._reliable = namespace, image, frame_id, reliable
+    def __init__(self, name: str, config: Ros2, context: Context) -> None:
+        self._name, self._config, self._context = name, config, context
+        address, where = config.zenoh or "ros2:", f"stages.{name}"
+        self._connect = link_to(address, context.pipeline, config.use_sim_time, where, SENT)
         self._streams: dict[str, _Stream] = {}
         self._link: Link | None = None
         self._ends = ExitStack()
@@ -64,7 +101,7 @@ class RosSink:
 
     def open(self) -> None:
         """Connect. Raises DeviceError."""
-        link = self._link = self._link_of()
+        link = self._link = self._connect()
         self._ends.callback(link.close)
         topic = self._create_publisher("/diagnostics", definitions.DIAGNOSTICS, Quality(True, depth=10))
         name = f"edgert-{self._name}-diagnostics"
@@ -76,9 +113,10 @@ class RosSink:
         frame = result.frame
         stream = self._streams.get(frame.stream)
         if stream is None:
-            stream = self._streams[frame.stream] = _Stream(self._namespace(frame.stream))
+            namespace = topic_of(self._config.namespace, self._context.pipeline, frame.stream)
+            stream = self._streams[frame.stream] = _Stream(namespace)
         fields = self._header(result)
-        reliable = Quality(self._reliable, depth=10)
+        reliable = Quality(self._config.reliability == "reliable", depth=10)
         if (found := result.latest(Detections)) is not None:
             self._publish_class_names(stream, found.labels, fields)
             self._send(stream, "detections", definitions.DETECTIONS, reliable, ros_records.detections(found, fields))
@@ -86,7 +124,7 @@ class RosSink:
             self._publish_class_names(stream, best.labels, fields)
             classes = ros_records.classification(best, fields)
             self._send(stream, "classification", definitions.CLASSIFICATION, reliable, classes)
-        if self._image is not None:
+        if self._config.image is not None:
             self._send_image(stream, result, fields)
 
     def close(self) -> None:
@@ -106,7 +144,7 @@ class RosSink:
             time_ns = frame.sender_ns
         else:
             time_ns = self._link.now_ns() - (self._context.clock.now_ns() - frame.timestamp_ns)
-        return header(time_ns, self._frame_id or own or frame.stream)
+        return header(time_ns, self._config.frame_id or own or frame.stream)
 
     def _publish_class_names(self, stream: _Stream, labels: tuple[str, ...], fields: Mapping[str, Any]) -> None:
         """Publish the names of the classes once, latched for later subscribers."""
@@ -117,7 +155,7 @@ class RosSink:
 
     def _send_image(self, stream: _Stream, result: Result, fields: Mapping[str, Any]) -> None:
         quality, counter = Quality(False), self._context.counter
-        if self._image == "raw":
+        if self._config.image == "raw":
             pieces = image_message(result.frame if result.image is None else result.image, fields, counter)
             counter.copied(sum(map(len, pieces)))  # joined for the network
             self._publisher(stream, "image", definitions.IMAGE, quality).publish(pieces)

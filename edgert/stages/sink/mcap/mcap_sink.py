@@ -1,24 +1,36 @@
-"""Sink that records a run, in a thread of its own, so that no stage waits for the disk."""
+"""``sink: mcap``, which records a run, in a thread of its own, so that no stage waits for the disk."""
+
+from __future__ import annotations
 
 import logging
 import queue
-import threading
 import time
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar
+
+from pydantic import Field, model_validator
 
 from edgert._version import __version__
-from edgert.clock import Clock, NotedClock, time_of_day_ns
+from edgert.clock import NotedClock, time_of_day_ns
+from edgert.config import stages as section
+from edgert.config.fields import Names, OutputPath, PositiveBytes, Seconds
+from edgert.config.flow import Where
+from edgert.errors import ConfigError
+from edgert.policy import OnError
 from edgert.recording import mcap_messages as messages
 from edgert.recording.mcap_file import McapWriter
 from edgert.runtime import json_form
 from edgert.runtime.decisions import Entry, Journal
 from edgert.runtime.records import Result
 from edgert.runtime.worker import StepThread
-from edgert.stages.sink.mcap.camera_track import CameraTrack, Piece
+from edgert.stages import kinds
+from edgert.stages.context import Context
+from edgert.stages.sink.mcap.camera_track import CameraTrack, PacketTrack, Piece, PixelTrack
 from edgert.stages.sink.mcap.last_seconds import LastSeconds
 from edgert.stages.sink.output_file import Files, OutputFile, cannot_write
+from edgert.stages.sink.retention import Rules, fixed_folder
 from edgert.stages.zones.rules import Events
+from edgert.stages.zones.section import check_rules
 
 log = logging.getLogger("edgert.sink")
 
@@ -31,39 +43,97 @@ _CHANGING_S = 5.0
 """Longest time between the replacement of a stage and the journal's entry with the new pipeline."""
 FORMAT = 1
 """Version of the content of edgert's own messages."""
+_ROTATE = kinds.Rotate.model_validate({"every": "10m"})
+_PARTS = 6
+"""Finished files that hold the ring's seconds; one more is being written."""
+
+
+class KeepRecordings(kinds.Keep):
+    """Retention limits of recordings. With ``last``, only the seconds around a moment are recorded."""
+
+    last: Seconds | None = Field(
+        default=None, ge=1, le=3600, description="record only so much before an event, a failure or the end of the run"
+    )
+    after: Seconds = Field(default=5.0, ge=0, le=60, description="recorded after an event or a failure; default: 5s")
+    rules: Names = Field(default=(), description="rules whose events count; default: all")
+
+    @model_validator(mode="after")
+    def _check_keys(self) -> KeepRecordings:
+        if self.last is not None:
+            return self
+        if alone := sorted({"after", "rules"} & self.model_fields_set):
+            raise ValueError(f"{alone[0]}: belongs to last:, like {{last: 30s, {alone[0]}: ...}}")
+        if self.age is None and self.size is None and self.free is None:
+            raise ValueError("expected last:, age:, size: or free:, like 30s or {last: 30s, size: 20GB, free: 2GB}")
+        return self
+
+
+class Mcap(kinds.FileSink):
+    """The whole run, to be replayed: see [replay](replay.md)."""
+
+    on_errors: ClassVar[tuple[OnError, ...]] = ("stop", "restart")
+    why_not: ClassVar[str] = "what is recorded after a failure begins anew"
+    fields: ClassVar[tuple[str, ...]] = ("date", "time")
+    takes_gpu: ClassVar[bool] = True
+    takes_images: ClassVar[bool] = False
+    shows_images: ClassVar[bool] = False
+    path: OutputPath = Field(description="`.mcap`; may hold `{date}`, `{time}`")
+    rotate: kinds.Rotate | None = Field(
+        default=None,
+        description="`{size: 500MB, every: 10m}`: when the next file begins; default: every 10 minutes",
+    )
+    keep: Annotated[KeepRecordings, section.ShortFor("last")] | None = Field(
+        default=None,
+        description="`30s`, or `{last: 30s, after: 5s, rules: [stuck]}`: only [the last seconds](replay.md#the-last-"
+        "seconds) before an event, a failure or the end; and `{age: 7d, size: 20GB, free: 2GB}` as of other sinks",
+    )
+    pixels: bool = Field(
+        default=False, description="record decoded images, not packets: exact for cameras without packets, and large"
+    )
+    memory: PositiveBytes = Field(default=64 << 20, description="per camera: packets or pixels that wait for the disk")
+
+    @model_validator(mode="after")
+    def _check_keys(self) -> Mcap:
+        if self.path.suffix.lower() != ".mcap":
+            raise ValueError(f"cannot write {self.path.name}; end it in .mcap")
+        if self.memory < 1 << 20:
+            raise ValueError(f"memory: at least 1MiB, not {self.memory} bytes")
+        if self.rotate is not None and self.keep is not None and self.keep.last is not None:
+            raise ValueError("rotate: has no meaning with keep: {last}, which makes a file for each moment")
+        return self
+
+    def check(self, name: str, stages: Mapping[str, section.StageConfig], where: Where) -> None:
+        """Raise ConfigError for a second recording of the run, and for rules that no stage before it has."""
+        for other, stage in stages.items():
+            if other != name and isinstance(stage, Mcap):
+                what = f"stages {other!r} and {name!r} both record the run"
+                raise ConfigError(what, where=where(("stages", name)), fix="keep one, and let it listen to all stages")
+        if self.keep is not None:
+            check_rules(name, "keeps the seconds around", self.keep.rules, stages, where(("stages", name, "keep")))
+
+    def make(self, name: str, context: Context) -> McapSink:
+        """Return the sink."""
+        return McapSink(name, self, context)
 
 
 class McapSink:
-    """Sink that records camera data, every result that it gets, and every decision of the run.
+    """Sink that records camera data, every result that it gets, and every decision of the run."""
 
-    Args:
-        tracks: function that returns the camera data to record, by stream. It is called when the sink is made, and
-            again when it is reopened.
-        journal: the run's decisions; only this sink takes them.
-        about: function that returns the head of the recording.
-        stats: function that returns the state of the run as plain data.
-        waits: whether nothing may be lost, because no source is live.
-        last: ring whose files are ``files``; None: everything is kept.
-    """
-
-    def __init__(
-        self,
-        name: str,
-        files: Files,
-        tracks: Callable[[threading.Event], Mapping[str, CameraTrack]],
-        journal: Journal,
-        clock: Clock,
-        about: Callable[[], Mapping[str, Any]],
-        stats: Callable[[], Mapping[str, object]],
-        waits: bool,
-        last: LastSeconds | None = None,
-    ) -> None:
-        self._name, self._where, self._files, self._waits, self._clock = name, f"stages.{name}", files, waits, clock
-        self._journal, self._about, self._stats, self._last = journal, about, stats, last
+    def __init__(self, name: str, config: Mcap, context: Context) -> None:
+        self._name, self._where, self._config, self._clock = name, f"stages.{name}", config, context.clock
+        self._journal = context.journal or Journal()  # the assembly always gives one to this kind
+        self._about, self._stats, self._sources = context.about, context.stats, dict(context.sources)
+        self._waits = not any(source.live for source in self._sources.values())  # nothing may be lost
+        own = config if config.rotate is not None else config.model_copy(update={"rotate": _ROTATE})
+        self._files, self._last = Files(config.path, own.rules(context), self._where), None
+        if config.keep is not None and (keep_s := config.keep.last) is not None:
+            rules = Rules(keeps=True, endless=True, rotate_s=keep_s / _PARTS, keep_s=keep_s)
+            ring = Files(fixed_folder(config.path) / f"{name}-ring/{{date}}-{{time}}.mcap", rules, self._where)
+            self._last = LastSeconds(self._where, self._files, ring, config.keep.after, config.keep.rules)
+            self._files = ring
         self._results: queue.Queue[Result] = queue.Queue(_MAX_RESULTS)
         self._writing = StepThread(_PERIOD_S)
-        self._listen = tracks
-        self._tracks = tracks(self._writing.wake)  # at once, because a source may begin before this stage is opened
+        self._tracks = self._listen()  # at once, because a source may begin before this stage is opened
         self._file: OutputFile | None = None
         self._writer = McapWriter("")
         self._head: dict[str, Any] = {}
@@ -74,7 +144,7 @@ class McapSink:
 
     def open(self) -> None:
         """Check the output and start recording. Raises StageError where a file cannot be written."""
-        self._tracks = self._tracks or self._listen(self._writing.wake)
+        self._tracks = self._tracks or self._listen()
         if self._last is not None:
             self._last.open()
         else:
@@ -100,6 +170,18 @@ class McapSink:
                 track.close()
         self._tracks = {}
         self._writing.check()
+
+    def _listen(self) -> dict[str, CameraTrack]:
+        """Return the camera data to record, by stream."""
+        tracks: dict[str, CameraTrack] = {}
+        for stream, source in self._sources.items():
+            tap, memory_bytes = getattr(source, "tap", None), self._config.memory
+            if tap is not None and not self._config.pixels:
+                tracks[stream] = PacketTrack(stream, tap, memory_bytes, self._writing.wake)
+                continue
+            pixels = tracks[stream] = PixelTrack(stream, memory_bytes, not source.live, self._writing.wake)
+            self._journal.pixels[stream] = pixels.put
+        return tracks
 
     def _end(self) -> None:
         for track in self._tracks.values():

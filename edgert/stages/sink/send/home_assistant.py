@@ -8,10 +8,14 @@ import hashlib
 import json
 import re
 import unicodedata
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
+from edgert.config.flow import sources_of
+from edgert.config.stages import StageConfig
 from edgert.stages.sink.send.spool import Message
+from edgert.stages.zones.areas import ZonesSection
+from edgert.stages.zones.rules import EventsSection
 
 PREFIX = "homeassistant"
 BIRTH = f"{PREFIX}/status"
@@ -27,6 +31,31 @@ class Sensor(NamedTuple):
     stream: str
     rule: str
     lasts: bool = True
+
+
+def sensors_of(before: Mapping[str, StageConfig]) -> list[Sensor]:
+    """Return a sensor for every rule and camera, as far as the pipeline file shows.
+
+    Args:
+        before: stages before the sink, by name.
+    """
+    areas: dict[str, tuple[str, ...]] = {}
+    for one in before.values():
+        if isinstance(one, ZonesSection):
+            areas |= {name: area.streams for name, area in (*one.zones.items(), *one.lines.items())}
+    found, streams = list[Sensor](), sources_of(before)
+    for name, one in before.items():
+        if isinstance(one, EventsSection):
+            for rule, keys in one.rules.items():
+                places = [areas.get(place, ()) for place in (*keys.zone, *keys.line)]
+                here = [each for each in sorted(streams[name]) if _reaches(places, each)]
+                found += [Sensor(stream, rule, not keys.line) for stream in here]
+    return found
+
+
+def _reaches(places: list[tuple[str, ...]], stream: str) -> bool:
+    """Return whether one of the places belongs to a camera; a place without cameras belongs to all."""
+    return not places or any(not streams or stream in streams for streams in places)
 
 
 class Publication(NamedTuple):

@@ -1,22 +1,42 @@
 """Kafka, by librdkafka: idempotent, and acknowledged by all replicas. A message's key is the name of its stream."""
 
-from collections.abc import Mapping, Sequence
-from functools import partial
-from typing import Any
+from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, ClassVar
+
+from pydantic import Field
+
+from edgert.stages.context import Context
 from edgert.stages.sink.send.sender import Publisher, RefusedError
-from edgert.stages.sink.send.server import PACKET_BYTES, TIMEOUT_S, Server, fill_topic
+from edgert.stages.sink.send.server import PACKET_BYTES, TIMEOUT_S, fill_topic
+from edgert.stages.sink.send.sink import Sends, Topic
 from edgert.stages.sink.send.spool import Message
 
 PORT = 9092
 
 
-class KafkaPublisher(Publisher):
-    """Publisher to a Kafka cluster, by one of its brokers. ``options`` are settings of librdkafka."""
+class Kafka(Sends):
+    """A Kafka cluster. The camera's name is the key, so its messages stay in order."""
 
-    def __init__(self, server: Server, topic: str, pipeline: str, options: Mapping[str, str]) -> None:
-        self._server, self._topic, self._pipeline, self._options = server, topic, pipeline, options
-        self.name, self.stable_s, self.stays = server.name(PORT), 0.0, False
+    schemes: ClassVar[tuple[str, ...]] = ("kafka", "kafkas")
+    extra: ClassVar[tuple[str, str]] = ("confluent_kafka", "kafka")
+    topic: Topic = Field(default="edgert", description="topic, with the fields of an MQTT topic")
+    options: dict[str, str] = Field(default_factory=dict, repr=False, description="settings of librdkafka")
+
+    def publisher(self, context: Context, spool: Path | None) -> KafkaPublisher:
+        return KafkaPublisher(self, context.pipeline)
+
+
+class KafkaPublisher(Publisher):
+    """Publisher to a Kafka cluster, by one of its brokers."""
+
+    def __init__(self, config: Kafka, pipeline: str) -> None:
+        self._server, self._topic, self._options = config.connection(), config.topic, config.options
+        self._pipeline = pipeline
+        self.name, self.stable_s, self.stays = self._server.name(PORT), 0.0, False
         self._producer: Any = None
         self._failures: list[tuple[Any, Message]] = []
 

@@ -1,5 +1,7 @@
 """MQTT 3.1.1 by Eclipse Paho."""
 
+from __future__ import annotations
+
 import json
 import logging
 import re
@@ -10,13 +12,17 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
+
+from pydantic import Field, model_validator
 
 from edgert.errors import ArtifactError
 from edgert.files import replace_bytes
-from edgert.stages.sink.send.home_assistant import BIRTH, PREFIX, Publication, Sensor, Sensors
+from edgert.stages.context import Context
+from edgert.stages.sink.send.home_assistant import BIRTH, PREFIX, Publication, Sensor, Sensors, sensors_of
 from edgert.stages.sink.send.sender import Publisher
-from edgert.stages.sink.send.server import PACKET_BYTES, TIMEOUT_S, Server, fill_topic
+from edgert.stages.sink.send.server import PACKET_BYTES, TIMEOUT_S, fill_topic
+from edgert.stages.sink.send.sink import Sends, Topic
 from edgert.stages.sink.send.spool import Message
 
 log = logging.getLogger("edgert.send")
@@ -36,6 +42,35 @@ _PRESENT, _PRESENT_LOCK = Counter[tuple[str, str]](), threading.Lock()
 """Number of this process's connected sinks, by broker and status topic. The last one publishes offline."""
 
 
+class Mqtt(Sends):
+    """An MQTT broker."""
+
+    schemes: ClassVar[tuple[str, ...]] = ("mqtt", "mqtts")
+    extra: ClassVar[tuple[str, str]] = ("paho", "mqtt")
+    topic: Topic = Field(
+        default="edgert/{pipeline}/{stream}/{rule}",
+        description="topic, with `{pipeline}`, `{stream}`, `{kind}` and `{rule}`",
+    )
+    qos: int = Field(default=1, ge=0, le=2, description="0 is not acknowledged, so a broken connection loses messages")
+    retain: bool = Field(default=False, description="the broker keeps the last message for later subscribers")
+    status: Topic = Field(default="edgert/{pipeline}/status", description="topic of online or offline, retained")
+    home_assistant: bool = Field(
+        default=False,
+        description="with send: events, every rule is a sensor of [Home Assistant](sending.md#home-assistant)",
+    )
+
+    @model_validator(mode="after")
+    def _check_keys(self) -> Mqtt:
+        if self.home_assistant and self.send != "events":
+            raise ValueError("home_assistant: shows events; add send: events")
+        return self
+
+    def publisher(self, context: Context, spool: Path | None) -> MqttPublisher:
+        sensors = sensors_of(context.before) if self.home_assistant else None
+        announced = spool / "announced.json" if spool is not None and self.home_assistant else None
+        return MqttPublisher(self, context.pipeline, sensors, announced)
+
+
 class MqttPublisher(Publisher):
     """Publisher to a broker. With ``qos: 0`` nothing is acknowledged.
 
@@ -43,29 +78,18 @@ class MqttPublisher(Publisher):
     the last will of a broken connection, it publishes online again.
 
     Args:
-        topic: topic of messages, with ``{pipeline}``, ``{stream}``, ``{kind}`` and ``{rule}``.
-        status: topic of ``online`` or ``offline``, retained, and set by the last will when this process dies.
         sensors: sensors to announce to Home Assistant at the start; None: Home Assistant is not used.
         announced: file of past announcements, by which those of removed rules are withdrawn; None: they stay.
     """
 
-    def __init__(
-        self,
-        server: Server,
-        pipeline: str,
-        topic: str,
-        status: str,
-        qos: int,
-        retain: bool,
-        sensors: Sequence[Sensor] | None,
-        announced: Path | None,
-    ) -> None:
-        self._server, self._topic, self._qos, self._retain = server, topic, qos, retain
+    def __init__(self, config: Mqtt, pipeline: str, sensors: Sequence[Sensor] | None, announced: Path | None) -> None:
+        server = self._server = config.connection()
+        self._topic, self._qos, self._retain = config.topic, config.qos, config.retain
         self._pipeline, self._announced = pipeline, announced
         self._port = server.port(TLS_PORT if server.scheme == "mqtts" else PORT)
         self.name = server.name(self._port)
-        self.stable_s, self.stays = _STABLE_S if qos else 0.0, True
-        self._status = fill_topic(status, pipeline, "", "status", "")
+        self.stable_s, self.stays = _STABLE_S if config.qos else 0.0, True
+        self._status = fill_topic(config.status, pipeline, "", "status", "")
         self._own = self.name, self._status
         self._sensors = None if sensors is None else Sensors(pipeline, self._status, self._events_topic, sensors)
         self._client: Any = None

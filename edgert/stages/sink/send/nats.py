@@ -3,15 +3,22 @@
 JetStream acknowledges every message, and drops duplicates by their ids.
 """
 
+from __future__ import annotations
+
 import asyncio
 import re
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import TimeoutError as NotInTime
-from typing import Any, TypeVar
+from pathlib import Path
+from typing import Any, ClassVar, TypeVar
+
+from pydantic import Field
 
 from edgert.runtime.trace_ids import traceparent_of
+from edgert.stages.context import Context
 from edgert.stages.sink.send.sender import RefusedError
 from edgert.stages.sink.send.server import PACKET_BYTES, TIMEOUT_S, Server, fill_topic
+from edgert.stages.sink.send.sink import Sends, Topic
 from edgert.stages.sink.send.spool import Message
 from edgert.stages.sink.tcp_server import LoopThread, wait_for_ever
 
@@ -92,12 +99,26 @@ class NatsConnection:
             await self.client.close()
 
 
+class Nats(Sends):
+    """A NATS server."""
+
+    schemes: ClassVar[tuple[str, ...]] = ("nats", "tls")
+    extra: ClassVar[tuple[str, str]] = ("nats", "nats")
+    subject: Topic = Field(
+        default="edgert.{pipeline}.{stream}.{rule}", description="subject, with the fields of an MQTT topic"
+    )
+    jetstream: bool = Field(default=True, description="a JetStream stream stores and acknowledges; false: plain NATS")
+
+    def publisher(self, context: Context, spool: Path | None) -> NatsPublisher:
+        return NatsPublisher(self, context.pipeline)
+
+
 class NatsPublisher:
     """Publisher to NATS."""
 
-    def __init__(self, server: Server, subject: str, pipeline: str, jetstream: bool) -> None:
-        self._connection = NatsConnection(server, f"edgert {pipeline}")
-        self._subject, self._pipeline, self._jetstream = subject, pipeline, jetstream
+    def __init__(self, config: Nats, pipeline: str) -> None:
+        self._connection = NatsConnection(config.connection(), f"edgert {pipeline}")
+        self._subject, self._pipeline, self._jetstream = config.subject, pipeline, config.jetstream
         self.name, self.stable_s, self.stays = self._connection.name, 0.0, False
         self.connect, self.close = self._connection.open, self._connection.close
 

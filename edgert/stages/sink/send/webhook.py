@@ -5,25 +5,32 @@ The body is the message, with the headers of a CloudEvent in binary mode
 signed by https://www.standardwebhooks.com, whose libraries check signatures.
 """
 
+from __future__ import annotations
+
 import base64
 import hashlib
 import hmac
 import json
 import logging
+import re
 import select
 import socket
 import ssl
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import TypeVar
+from pathlib import Path
+from typing import ClassVar, Literal, TypeVar
 from urllib.parse import quote, urlsplit
 
 import h11
+from pydantic import Field, model_validator
 
 from edgert import limits
 from edgert.errors import printable
+from edgert.stages.context import Context
 from edgert.stages.sink.send.sender import Publisher, RefusedError
 from edgert.stages.sink.send.server import Server
+from edgert.stages.sink.send.sink import Sends
 from edgert.stages.sink.send.spool import Message
 
 EXCHANGE_S = limits.EXCHANGE_S
@@ -149,6 +156,32 @@ _ODD_BODY_S = 0.1
 """Maximum seconds for an answer's body from a server whose answers do not end."""
 _REFUSALS = (400, 406, 411, 413, 414, 415, 422, 431)
 """Status codes that refuse the message itself, for ever (RFC 9110)."""
+_KEY = re.compile(r"whsec_(?=.)([A-Za-z0-9+/]{4})*([A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?")
+
+
+class Webhook(Sends):
+    """An HTTP POST of every message, as a CloudEvent."""
+
+    schemes: ClassVar[tuple[str, ...]] = ("http", "https")
+    headers: dict[str, str] = Field(default_factory=dict, repr=False, description="additional HTTP headers")
+    secret: str = Field(default="", repr=False, description="key that signs messages (standardwebhooks.com)")
+    body: Literal["json", "image"] = Field(
+        default="json",
+        description="json: the message; image: the JPEG alone, with details in headers",
+    )
+
+    @model_validator(mode="after")
+    def _check_keys(self) -> Webhook:
+        if self.body == "image" and self.attach is None:
+            raise ValueError("body: image sends what attach: makes; add attach: frame, or attach: crop of events")
+        if not self.secret and "secret" in self.model_fields_set:  # such as ${SECRET} of an empty variable
+            raise ValueError("secret: it is empty; leave it out to send messages unsigned")
+        if self.secret.startswith("whsec_") and not _KEY.fullmatch(self.secret):
+            raise ValueError("secret: expected base64 behind whsec_")
+        return self
+
+    def publisher(self, context: Context, spool: Path | None) -> WebhookPublisher:
+        return WebhookPublisher(self.connection(), context.pipeline, self.headers, self.secret, self.body == "image")
 
 
 class WebhookPublisher(Publisher):
