@@ -210,5 +210,4 @@ def _other_version(what: str, version: str = __version__) -> DeviceError:
 
 
 def _describe_worker() -> tuple[str, str, frozenset[int]]:
-    """Return this worker's version of edgert, host name and processor cores."""
     return __version__, socket.gethostname(), frozenset(os.sched_getaffinity(0))

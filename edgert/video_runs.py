@@ -267,7 +267,6 @@ def run_videos(
 
 
 def _check_jobs(file: PipelineFile, jobs: int, dask: str, callbacks: Mapping[str, Callback] | None) -> None:
-    """Raise ConfigError if videos cannot be played in several jobs, or by workers."""
     if jobs < 1:
         raise ConfigError(f"cannot run {jobs} jobs", fix="1 or more")
     if dask and callbacks:

@@ -68,7 +68,6 @@ def videos_of(file: PipelineFile) -> list[Video]:
 
 
 def _file_outputs(file: PipelineFile) -> tuple[Path, ...]:
-    """Return the paths of sinks that write files."""
     sinks = (stage.path for stage in file.config.stages.values() if isinstance(stage, FileSink))
     return tuple(path for path in sinks if not is_stream(path))
 
@@ -156,7 +155,6 @@ def is_stream(path: Path) -> bool:
 
 
 def _with_video_name(file: PipelineFile, name: str, changed: Mapping[str, StageConfig]) -> PipelineFile:
-    """Return a pipeline with ``{file}`` filled in and some stages changed."""
     stages = {**file.config.stages, **changed}
     for stage, section in stages.items():
         if isinstance(section, FileSink):

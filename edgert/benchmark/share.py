@@ -147,7 +147,6 @@ def _engine(engine: MeasuredEngine, numbers: Mapping[str, int]) -> shared_profil
 
 
 def _stages(file: PipelineFile, engine: MeasuredEngine, run: Path) -> list[shared_profile.Stage]:
-    """Return the stages in a run's summary; raise ConfigError for another file or another pipeline."""
     at = board(engine.board)
     known = board_stages(file, at, at.mode(engine.mode), profiles=()).kinds
     times = read_stage_times(run)

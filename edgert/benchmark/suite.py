@@ -251,7 +251,6 @@ def _time_process(name: str, arguments: list[str], bar_ms: float, rounds: int, l
 
 
 def _output(arguments: list[str], folder: str | None = None) -> str:
-    """Return the output of a new Python; raise StageError if it fails."""
     run = [sys.executable, *arguments]
     done = subprocess.run(run, cwd=folder, capture_output=True, text=True, timeout=_LIMIT_S, check=False)  # noqa: S603 - our interpreter
     if done.returncode:
@@ -261,7 +260,6 @@ def _output(arguments: list[str], folder: str | None = None) -> str:
 
 
 def _required_packages(package: str, found: set[str] | None = None) -> set[str]:
-    """Return the names of a package and all its requirements, without extras."""
     found = set() if found is None else found
     key = re.sub(r"[-_.]+", "-", package).lower()
     if key in found:

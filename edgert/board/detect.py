@@ -227,7 +227,6 @@ def _soc(root: Path, compatible: tuple[str, ...]) -> str:
 
 
 def _recognize(root: Path, compatible: tuple[str, ...], memory_bytes: int) -> tuple[Board | None, str]:
-    """Return the board, and what identified it."""
     from edgert.board.record import board, boards
 
     if name := os.environ.get(VARIABLE):
@@ -284,7 +283,6 @@ def _words(compatible: tuple[str, ...]) -> set[str]:
 def _by_name(
     known: tuple[Board, ...], compatible: tuple[str, ...], memory_bytes: int, modes: frozenset[str]
 ) -> Board | None:
-    """Return the board that the device tree names."""
     words = _words(compatible)
     plain = {word.removesuffix("-super") for word in words}
     named = [one for one in known if one.match is not None and plain & one.match.words]

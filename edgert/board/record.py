@@ -214,7 +214,6 @@ def _name_mistakes(board: Board) -> Iterator[Mistake]:
 
 
 def _unit_mistakes(board: Board) -> Iterator[Mistake]:
-    """Yield mistakes in the numbers of DLA cores and CUDA cores."""
     dla, gpu = board.dla, board.gpu
     if not dla.cores and dla.generation is not None:
         what = f"dla.generation: {dla.generation} for a board without DLA cores"

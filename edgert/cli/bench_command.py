@@ -21,33 +21,26 @@ Target = Annotated[
         help="Model to measure alone, pipeline to measure with edgert around it, or a shared profile to check.",
     ),
 ]
-Quick = Annotated[bool, typer.Option("--quick", help="Measure fewer rounds, which is less exact.")]
+Quick = Annotated[bool, option.flag("--quick", "Measure fewer rounds, which is less exact.")]
 Units = Annotated[
-    bool, typer.Option("--units", help="Time every unit of a model on every core, and write a profile for edgert plan.")
+    bool, option.flag("--units", "Time every unit of a model on every core, and write a profile for edgert plan.")
 ]
 Peer = Annotated[
     str | None,
-    typer.Option(
-        "--peer", metavar="NAME", help="Race the engine with onnxruntime, openvino or torch used by themselves."
-    ),
+    option.named("--peer", "NAME", "Race the engine with onnxruntime, openvino or torch used by themselves."),
 ]
 Torch = Annotated[
     str | None,
-    typer.Option(
-        "--torch", metavar="MODULE:FUNCTION", help="Race with PyTorch, by a function that returns the nn.Module."
-    ),
+    option.named("--torch", "MODULE:FUNCTION", "Race with PyTorch, by a function that returns the nn.Module."),
 ]
 Share = Annotated[
     Path | None,
-    typer.Option(
-        "--share",
-        metavar="FILE",
-        help="Write what a BUNDLE measured when it was finished on a board, as an anonymous profile.",
+    option.named(
+        "--share", "FILE", "Write what a BUNDLE measured when it was finished on a board, as an anonymous profile."
     ),
 ]
 RunFile = Annotated[
-    Path | None,
-    typer.Option("--run", metavar="FILE", help="For --share: stages' times from a summary of edgert run --json."),
+    Path | None, option.named("--run", "FILE", "For --share: stages' times from a summary of edgert run --json.")
 ]
 
 
@@ -133,7 +126,6 @@ def _print_figure(console: terminal.Console, figure: Figure) -> Figure:
 
 
 def _write_profile(console: terminal.Console, target: Path, quick: bool, output: Path) -> list[Figure]:
-    """Time a model's units, write the profile, and return its figures."""
     from edgert.benchmark.core_profile import figures_of, profile as measure
     from edgert.graph import load
 
@@ -163,7 +155,6 @@ def _show_shared_profile(console: terminal.Console, target: Path, output: Path |
 
 
 def _race_peer(console: terminal.Console, target: Path, peer: str, torch: str | None, quick: bool) -> list[Figure]:
-    """Time every model with edgert and a peer in turn, print both times, and return the figures."""
     from edgert.benchmark.peers import compare_with_peer as race
 
     figures = []

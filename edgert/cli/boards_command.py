@@ -51,11 +51,9 @@ def boards(
         str | None,
         typer.Argument(metavar="[BOARD]", help="Name of a board, or a board file of your own. Default: all."),
     ] = None,
-    sources: Annotated[
-        bool, typer.Option("--sources", help="Show every number with its source and its confidence.")
-    ] = False,
+    sources: Annotated[bool, option.flag("--sources", "Show every number with its source and its confidence.")] = False,
     yaml: Annotated[
-        bool, typer.Option("--yaml", help="Print the board's file, as a start for a board file of your own.")
+        bool, option.flag("--yaml", "Print the board's file, as a start for a board file of your own.")
     ] = False,
     json: option.Json = None,
 ) -> None:
@@ -91,7 +89,6 @@ def boards(
 
 
 def _show_board(console: Console, board: Board) -> None:
-    """Print a board's parts, and a row for each power mode."""
     ranks = {"CPU cores @ MHz": 2, "GB/s": 1}
     columns = [Column(heading, rank=ranks.get(heading, 0)) for heading in mode_headings(board)]
     rows = [Row(mode_row(board, mode)) for mode in board.modes]
@@ -315,7 +312,7 @@ def _show_family(screen: terminal.Console, known: KnownFamily) -> None:
         ("export", terminal.styled(family.export or "no one command: see its source", "")),
         ("then", terminal.styled("edgert new MODEL.onnx --images PHOTOS", "")),
         ("fed as in", terminal.styled(family.source, "")),
-        ("decoder", ", ".join(family.reads) or "edgert new writes a decoder to be filled in"),
+        ("decoder", ", ".join(family.reads) or "edgert new writes a decoder to be filled in")
     ]))  # fmt: skip
     screen.print()
     screen.print(known.recipe, markup=False)

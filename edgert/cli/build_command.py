@@ -27,30 +27,25 @@ if TYPE_CHECKING:
     from edgert.tuner.trials import Tuned
 
 
-Tune = Annotated[
-    bool, typer.Option("--tune", help="Search for the settings that run each model fastest on this machine.")
-]
+Tune = Annotated[bool, option.flag("--tune", "Search for the settings that run each model fastest on this machine.")]
 Remote = Annotated[
-    str | None,
-    typer.Option("--remote", metavar="USER@HOST", help="Compile on this board over ssh, and bring the engines back."),
+    str | None, option.named("--remote", "USER@HOST", "Compile on this board over ssh, and bring the engines back.")
 ]
 RemoteEdgert = Annotated[
     str | None,
-    typer.Option(
-        "--remote-edgert",
-        metavar="PATH",
-        help="Path of edgert on that board, from its home folder. Default: search for it.",
+    option.named(
+        "--remote-edgert", "PATH", "Path of edgert on that board, from its home folder. Default: search for it."
     ),
 ]
 
 Sign = Annotated[
     Path | None,
-    typer.Option(
+    option.named(
         "--sign",
-        metavar="KEY",
-        dir_okay=False,
-        help="Sign the bundle with this private key of ssh-keygen, or the .pub of one that ssh-agent has. A bundle is "
+        "KEY",
+        "Sign the bundle with this private key of ssh-keygen, or the .pub of one that ssh-agent has. A bundle is "
         "only signed, unless -o is given, too.",
+        dir_okay=False,
     ),
 ]
 
@@ -240,7 +235,6 @@ def show_engines(
 
 
 def _show_built(made: Built, tuned: Mapping[str, Tuned], console: terminal.Console) -> None:
-    """Print the result of a build, and what the board has to compile."""
     from edgert.cli.bundle_tables import show_tuned
 
     for name, one in tuned.items():

@@ -15,8 +15,7 @@ from edgert.errors import EXIT_ERROR, DeviceError
 _VERBS = "show (default), set, pause, resume, add, remove, apply, swap, back, save and trace"
 VerbWord = Annotated[str, typer.Argument(metavar="[VERB]", help=f"One of {_VERBS}.")]
 TokenFile = Annotated[
-    Path | None,
-    typer.Option("--token-file", metavar="FILE", help="File with the token of that page. Default: EDGERT_TOKEN."),
+    Path | None, option.named("--token-file", "FILE", "File with the token of that page. Default: EDGERT_TOKEN.")
 ]
 
 
@@ -26,11 +25,9 @@ def ctl(
         list[str] | None, typer.Argument(metavar="[WORD]...", help="Its keys and values, source, or stage and address.")
     ] = None,
     name: Annotated[
-        str | None, typer.Option("--name", metavar="NAME", help="Which run, by its name:, or the path of its socket.")
+        str | None, option.named("--name", "NAME", "Which run, by its name:, or the path of its socket.")
     ] = None,
-    url: Annotated[
-        str | None, typer.Option("--url", metavar="URL", help="Instead: the live page of a run anywhere.")
-    ] = None,
+    url: Annotated[str | None, option.named("--url", "URL", "Instead: the live page of a run anywhere.")] = None,
     token_file: TokenFile = None,
     output: Annotated[Path | None, option.output("Of trace: .pftrace, .json or .html.")] = None,
     json: option.Json = None,
@@ -109,7 +106,6 @@ def _lines_of_answer(verb: str, result: Any, repeated: str, where: str) -> list[
 
 
 def _show_lines(result: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the lines that ``show`` prints."""
     yield f"{result['name']}  {result['file']}"
     for name, row in result["sources"].items():
         yield f"  {name}: {row['state']}{_rates(row)}"

@@ -27,36 +27,26 @@ ImportArgument = Annotated[
     ),
 ]
 ExampleInputs = Annotated[
-    Path | None,
-    typer.Option("--inputs", metavar="FILE", help="Example inputs to compare on, by name, in an .npz file."),
+    Path | None, option.named("--inputs", "FILE", "Example inputs to compare on, by name, in an .npz file.")
 ]
 Dynamic = Annotated[
     list[str] | None,
-    typer.Option(
-        "--dynamic", metavar="INPUT=batch,_,h,w", help="Name the dimensions of a module that stay dynamic. Repeatable."
-    ),
+    option.named("--dynamic", "INPUT=batch,_,h,w", "Name the dimensions of a module that stay dynamic. Repeatable."),
 ]
-Signature = Annotated[str, typer.Option("--signature", metavar="NAME", help="Signature of a SavedModel to import.")]
-Opset = Annotated[int, typer.Option("--opset", metavar="N", min=13, help="Version of the ONNX operators to write.")]
+Signature = Annotated[str, option.named("--signature", "NAME", "Signature of a SavedModel to import.")]
+Opset = Annotated[int, option.named("--opset", "N", "Version of the ONNX operators to write.", min=13)]
 Tolerance = Annotated[
     float,
-    typer.Option(
-        "--tolerance",
-        metavar="0-1",
-        min=0,
-        help="Largest accepted difference of an output, as a fraction of its largest value.",
+    option.named(
+        "--tolerance", "0-1", "Largest accepted difference of an output, as a fraction of its largest value.", min=0
     ),
 ]
-Weights = Annotated[
-    str, typer.Option("--weights", metavar="NAME", help="Weights of torchvision:NAME or timm:NAME; random: none.")
-]
+Weights = Annotated[str, option.named("--weights", "NAME", "Weights of torchvision:NAME or timm:NAME; random: none.")]
 ImageSize = Annotated[
-    str | None,
-    typer.Option("--size", metavar="WxH", help="Size of the image that torchvision:NAME or timm:NAME takes."),
+    str | None, option.named("--size", "WxH", "Size of the image that torchvision:NAME or timm:NAME takes.")
 ]
 Python = Annotated[
-    Path | None,
-    typer.Option("--python", metavar="PATH", help="Path of another Python, which has the framework installed."),
+    Path | None, option.named("--python", "PATH", "Path of another Python, which has the framework installed.")
 ]
 
 
@@ -165,36 +155,34 @@ Sources = Annotated[
 ]
 ExportFormat = Annotated[
     str,
-    typer.Option(
+    option.named(
         "--format",
-        metavar="NAME",
-        help="Format to write: triton, onnx or trtexec; for boards: ansible, compose, systemd or kubernetes.",
+        "NAME",
+        "Format to write: triton, onnx or trtexec; for boards: ansible, compose, systemd or kubernetes.",
     ),
 ]
 Form = Annotated[
     str | None,
-    typer.Option(
+    option.named(
         "--form",
-        metavar="NAME",
-        help="Form of the model for --format onnx: float, fp16, int8-qdq or fit (operators that a DLA has). "
+        "NAME",
+        "Form of the model for --format onnx: float, fp16, int8-qdq or fit (operators that a DLA has). "
         "Default: the form that was built.",
     ),
 ]
 Device = Annotated[
     str | None,
-    typer.Option(
-        "--device",
-        metavar="NAME",
-        help="Device that Triton runs models on: cpu or gpu. Default for a board's models: gpu.",
+    option.named(
+        "--device", "NAME", "Device that Triton runs models on: cpu or gpu. Default for a board's models: gpu."
     ),
 ]
 MaxBatch = Annotated[
     int | None,
-    typer.Option(
+    option.named(
         "--max-batch",
-        metavar="N",
+        "N",
+        "Largest batch that Triton puts together from requests, where the model's batch is open.",
         min=1,
-        help="Largest batch that Triton puts together from requests, where the model's batch is open.",
     ),
 ]
 
@@ -272,7 +260,6 @@ def _export_fleet(sources: Sequence[str], format: str, output: Path, json: Path 
 
 
 def _show_export(files: Sequence[Path], notes: Sequence[str], heading: str, json: Path | None) -> None:
-    """Print the written files, and notes below a heading."""
     terminal.write_json({"files": list(map(str, files)), "limitations": list(notes)}, json)
     console = terminal.console(json)
     for path in files:

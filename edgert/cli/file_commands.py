@@ -22,7 +22,7 @@ _SHOWN_SETTINGS = 8
 
 
 def schema(
-    event: Annotated[bool, typer.Option("--event", help="Print the schema of messages that sinks send.")] = False,
+    event: Annotated[bool, option.flag("--event", "Print the schema of messages that sinks send.")] = False,
 ) -> None:
     """Print the JSON Schema of the pipeline file, or of the messages that sinks send.
 
@@ -124,7 +124,6 @@ def print_check(console: terminal.Console, report: CheckReport, limit: int | Non
 
 
 def _write_ros_package(name: str, model: Path | None) -> None:
-    """Write a ROS 2 package, and print the commands that build and launch it."""
     from edgert.wiring.ros_package import write_package
 
     if model is not None:
@@ -164,22 +163,16 @@ def new(
     output: Annotated[Path, option.output("The pipeline file.")] = Path("pipeline.yaml"),
     source: Annotated[
         str,
-        typer.Option(
-            "--source",
-            metavar="SOURCE",
-            help="Source of the images: a camera, a video, a folder or an rtsp:// address.",
-        ),
+        option.named("--source", "SOURCE", "Source of the images: a camera, a video, a folder or an rtsp:// address."),
     ] = "v4l2:///dev/video0",
-    force: Annotated[bool, typer.Option("--force", help="Replace the file if it exists already.")] = False,
+    force: Annotated[bool, option.flag("--force", "Replace the file if it exists already.")] = False,
     own: Annotated[
         bool,
-        typer.Option(
-            "--own-decoder", help="Write a decoder to be filled in, with a test, also where edgert has one that fits."
+        option.flag(
+            "--own-decoder", "Write a decoder to be filled in, with a test, also where edgert has one that fits."
         ),
     ] = False,
-    ros2: Annotated[
-        str, typer.Option("--ros2", metavar="NAME", help="Write a package of ROS 2 with a pipeline, for colcon.")
-    ] = "",
+    ros2: Annotated[str, option.named("--ros2", "NAME", "Write a package of ROS 2 with a pipeline, for colcon.")] = "",
 ) -> None:
     """Write a commented starter pipeline for a model.
 

@@ -23,15 +23,13 @@ def gallery(
         ),
     ],
     add: Annotated[
-        str | None, typer.Option("--add", metavar="NAME", help="Add a vector of each of --images under this name.")
+        str | None, option.named("--add", "NAME", "Add a vector of each of --images under this name.")
     ] = None,
     images: Annotated[
         list[str] | None,
         option.images("Those of --add; each shows one of what is named, as crop: would cut it out. Repeatable."),
     ] = None,
-    remove: Annotated[
-        str | None, typer.Option("--remove", metavar="NAME", help="Remove all vectors of this name.")
-    ] = None,
+    remove: Annotated[str | None, option.named("--remove", "NAME", "Remove all vectors of this name.")] = None,
     model: option.Model = None,
     json: option.Json = None,
     overrides: option.Set = None,

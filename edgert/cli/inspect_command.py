@@ -44,22 +44,19 @@ _NODE_COLUMNS = (
 )
 
 
-Ops = Annotated[bool, typer.Option("--ops", help="Show a table of the operators with their share of the work.")]
+Ops = Annotated[bool, option.flag("--ops", "Show a table of the operators with their share of the work.")]
 ForDla = Annotated[
-    bool,
-    typer.Option("--dla", help="Check node by node what a board's DLA can run, why not, and what helps."),
+    bool, option.flag("--dla", "Check node by node what a board's DLA can run, why not, and what helps.")
 ]
 Explain = Annotated[
-    bool, typer.Option("--explain", help="Rewrite the model as a build would, and show what that changes (--dla).")
+    bool, option.flag("--explain", "Rewrite the model as a build would, and show what that changes (--dla).")
 ]
 RewrittenFile = Annotated[
-    Path | None, typer.Option("--rewritten", metavar="FILE", help="Write the rewritten model to this file (--dla).")
+    Path | None, option.named("--rewritten", "FILE", "Write the rewritten model to this file (--dla).")
 ]
 SkipRewrite = Annotated[
     list[str] | None,
-    typer.Option(
-        "--skip-rewrite", metavar="NAME", help="Leave a rewrite out, by its name or a glob (--dla). Repeatable."
-    ),
+    option.named("--skip-rewrite", "NAME", "Leave a rewrite out, by its name or a glob (--dla). Repeatable."),
 ]
 
 

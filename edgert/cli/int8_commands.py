@@ -18,10 +18,7 @@ _VERDICT_STYLES = {"within": "green", "probably within": "green", "probably miss
 
 
 Workers = Annotated[
-    int,
-    typer.Option(
-        "--workers", metavar="N", min=1, max=256, help="Number of processes; one process already uses all cores."
-    ),
+    int, option.named("--workers", "N", "Number of processes; one process already uses all cores.", min=1, max=256)
 ]
 
 
@@ -72,14 +69,11 @@ def calibrate(
 
 
 Target = Annotated[
-    str,
-    option.target("With cache, a calibration cache for TensorRT <= 10; gpu and dla are for TensorRT >= 11."),
+    str, option.target("With cache, a calibration cache for TensorRT <= 10; gpu and dla are for TensorRT >= 11.")
 ]
 Keep = Annotated[
     list[str] | None,
-    typer.Option(
-        "--keep", metavar="LAYER", help="Leave a layer in higher precision, by its name or a glob. Repeatable."
-    ),
+    option.named("--keep", "LAYER", "Leave a layer in higher precision, by its name or a glob. Repeatable."),
 ]
 
 
@@ -166,14 +160,12 @@ def quantize(
 
 Against = Annotated[
     list[Path] | None,
-    typer.Option("--against", metavar="OTHER.onnx", help="Another version of the model to compare with. Repeatable."),
+    option.named("--against", "OTHER.onnx", "Another version of the model to compare with. Repeatable."),
 ]
 Emulate = Annotated[
     list[str] | None,
-    typer.Option(
-        "--emulate",
-        metavar="NAME",
-        help="Compare INT8 as that part of a Jetson computes it, emulated: dla or gpu. Repeatable.",
+    option.named(
+        "--emulate", "NAME", "Compare INT8 as that part of a Jetson computes it, emulated: dla or gpu. Repeatable."
     ),
 ]
 

@@ -88,14 +88,14 @@ def top(
     ] = None,
     every: Annotated[
         float | None,
-        typer.Option(
+        option.named(
             "--every",
-            metavar="SECONDS",
+            "SECONDS",
+            f"Seconds from sample to sample. Default: {_MACHINE_INTERVAL_S:g}, of boards {_FLEET_INTERVAL_S:g}.",
             min=_MIN_INTERVAL_S,
-            help=f"Seconds from sample to sample. Default: {_MACHINE_INTERVAL_S:g}, of boards {_FLEET_INTERVAL_S:g}.",
         ),
     ] = None,
-    once: Annotated[bool, typer.Option("--once", help="Show one sample, then exit.")] = False,
+    once: Annotated[bool, option.flag("--once", "Show one sample, then exit.")] = False,
     json: option.Json = None,
     root: Annotated[Path, typer.Option("--root", hidden=True, help="Folder that stands for / of a Linux.")] = Path("/"),
 ) -> None:

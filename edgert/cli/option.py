@@ -53,10 +53,19 @@ def _complete_pipeline(incomplete: str) -> list[str]:
 
 
 def _complete_board(incomplete: str) -> list[str]:
-    """Return the boards that complete a word."""
     from edgert.board.record import board_names
 
     return [name for name in (*board_names(), "host", "all") if name.startswith(incomplete)]
+
+
+def named(name: str, metavar: str, help: str, **more: Any) -> Any:
+    """Return an option with a value."""
+    return typer.Option(name, metavar=metavar, help=help, **more)
+
+
+def flag(name: str, help: str) -> Any:
+    """Return an option without a value."""
+    return typer.Option(name, help=help)
 
 
 PipelineArgument = Annotated[
@@ -80,102 +89,81 @@ SourceArgument = Annotated[
 ]
 Set = Annotated[
     list[str] | None,
-    typer.Option(
-        "--set",
-        metavar="KEY=VALUE",
-        help="Override a key of the pipeline file, such as stages.camera.fps=15. Repeatable.",
-    ),
+    named("--set", "KEY=VALUE", "Override a key of the pipeline file, such as stages.camera.fps=15. Repeatable."),
 ]
 Json = Annotated[
     Path | None,
-    typer.Option(
+    named(
         "--json",
-        metavar="FILE",
+        "FILE",
+        "Write the result as JSON to this file; - is standard output.",
         dir_okay=False,
         allow_dash=True,
-        help="Write the result as JSON to this file; - is standard output.",
     ),
 ]
-Report = Annotated[
-    Path | None, typer.Option("--report", metavar="FILE", dir_okay=False, help="Write the result as one HTML page.")
-]
+Report = Annotated[Path | None, named("--report", "FILE", "Write the result as one HTML page.", dir_okay=False)]
 Profiles = Annotated[
     list[Path] | None,
-    typer.Option(
+    named(
         "--profile",
-        metavar="FILE",
-        help="Use measured times: of edgert bench --units, of a bundle finished on its board, or of edgert bench "
+        "FILE",
+        "Use measured times: of edgert bench --units, of a bundle finished on its board, or of edgert bench "
         "--share. Repeatable.",
     ),
 ]
 Strict = Annotated[
     bool,
-    typer.Option(
-        "--strict", help="Fail where an engine would fall back to the next of its chain, or nodes would leave the DLA."
-    ),
+    flag("--strict", "Fail where an engine would fall back to the next of its chain, or nodes would leave the DLA."),
 ]
 Signers = Annotated[
     Path | None,
-    typer.Option(
+    named(
         "--signers",
-        metavar="FILE",
-        dir_okay=False,
-        help="Accept only bundles that are signed by a key of this allowed_signers file. "
+        "FILE",
+        "Accept only bundles that are signed by a key of this allowed_signers file. "
         "Default: /etc/edgert/allowed_signers, if it exists.",
+        dir_okay=False,
     ),
 ]
-All = Annotated[bool, typer.Option("--all", help="Show every row of the table, not only those that matter most.")]
+All = Annotated[bool, flag("--all", "Show every row of the table, not only those that matter most.")]
 Duration = typer.Option(
     "--duration", metavar="SECONDS", min=0.1, help="Stop after this many seconds, real or simulated."
 )
 Task = Annotated[
     str | None,
-    typer.Option(
-        "--task", metavar="TEXT", help="Task of an ONNX file, as in YAML: 'detect yolox labels=names.txt', for example."
-    ),
+    named("--task", "TEXT", "Task of an ONNX file, as in YAML: 'detect yolox labels=names.txt', for example."),
 ]
 Input = Annotated[
     str | None,
-    typer.Option(
-        "--input",
-        metavar="TEXT",
-        help="Preprocessing of an ONNX file, as in YAML: 'letterbox rgb mean=0 std=255', for example.",
-    ),
+    named("--input", "TEXT", "Preprocessing of an ONNX file, as in YAML: 'letterbox rgb mean=0 std=255', for example."),
 ]
 Method = Annotated[
-    str | None,
-    typer.Option(
-        "--method", metavar="NAME", help="Calibration method: mse, minmax, percentile, entropy or auto. Default: mse."
-    ),
+    str | None, named("--method", "NAME", "Calibration method: mse, minmax, percentile, entropy or auto. Default: mse.")
 ]
 Ranges = Annotated[
-    Path | None,
-    typer.Option(
-        "--ranges", metavar="FILE", help="Read the ranges that edgert calibrate wrote, instead of measuring them."
-    ),
+    Path | None, named("--ranges", "FILE", "Read the ranges that edgert calibrate wrote, instead of measuring them.")
 ]
 Metric = Annotated[
     str | None,
-    typer.Option(
+    named(
         "--metric",
-        metavar="NAME",
-        help="Accuracy metric: map, map50, mask_map, obb_map, oks_map, top1, top5, miou, cer, exact, abs_rel, rmse, "
+        "NAME",
+        "Accuracy metric: map, map50, mask_map, obb_map, oks_map, top1, top5, miou, cer, exact, abs_rel, rmse, "
         "delta1, psnr, ssim, hota, idf1, retrieval, cosine or agreement. Default: the pipeline's accuracy: metric.",
     ),
 ]
 MaxDrop = Annotated[
     float | None,
-    typer.Option(
+    named(
         "--max-drop",
-        metavar="0-1",
+        "0-1",
+        "Largest accepted loss of the metric; 0.01 is one point. Default: the pipeline's accuracy: max_drop.",
         min=0,
         max=1,
-        help="Largest accepted loss of the metric; 0.01 is one point. Default: the pipeline's accuracy: max_drop.",
     ),
 ]
 Shape = Annotated[
-    list[str] | None,
-    typer.Option("--shape", metavar="INPUT=1x3x320x320", help="Fix the shape of a dynamic input. Repeatable."),
+    list[str] | None, named("--shape", "INPUT=1x3x320x320", "Fix the shape of a dynamic input. Repeatable.")
 ]
 
 

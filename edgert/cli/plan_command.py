@@ -35,26 +35,21 @@ _PART_COLUMNS = (
 
 Cameras = Annotated[
     int | None,
-    typer.Option(
-        "--cameras",
-        metavar="N",
-        min=1,
-        max=10_000,
-        help="Plan how many of which boards run this many cameras like the pipeline's.",
+    option.named(
+        "--cameras", "N", "Plan how many of which boards run this many cameras like the pipeline's.", min=1, max=10_000
     ),
 ]
 Several = Annotated[
-    str | None,
-    typer.Option("--boards", metavar="NAMES", help="For --cameras: boards to choose among, with commas between them."),
+    str | None, option.named("--boards", "NAMES", "For --cameras: boards to choose among, with commas between them.")
 ]
 Spare = Annotated[
     int,
-    typer.Option(
+    option.named(
         "--spare",
-        metavar="N",
+        "N",
+        "For --cameras: number of boards that may fail while the others run all cameras.",
         min=0,
         max=100,
-        help="For --cameras: number of boards that may fail while the others run all cameras.",
     ),
 ]
 
@@ -64,15 +59,15 @@ def plan(
     board: Annotated[str | None, option.board("With all, every board. Default: the pipeline's.")] = None,
     mode: Annotated[str, option.mode("With all, every mode is compared.")] = "all",
     objective: Annotated[
-        str, typer.Option("--objective", metavar="NAME", help="Optimize for energy, throughput or latency.")
+        str, option.named("--objective", "NAME", "Optimize for energy, throughput or latency.")
     ] = "energy",
     trt: option.Trt = None,
     profiles: option.Profiles = None,
     launch: Annotated[
-        str, typer.Option("--launch", metavar="NAME", help="Predict engines run as a CUDA graph, or kernel by kernel.")
+        str, option.named("--launch", "NAME", "Predict engines run as a CUDA graph, or kernel by kernel.")
     ] = "graph",
     chart: Annotated[
-        bool, typer.Option("--chart", help="Draw frames a second against watts, with error bars, p99 by color.")
+        bool, option.flag("--chart", "Draw frames a second against watts, with error bars, p99 by color.")
     ] = False,
     report: option.Report = None,
     cameras: Cameras = None,

@@ -24,25 +24,21 @@ def replay(
         typer.Argument(metavar="RECORDING...", help="File of sink: mcap, or all files of one run.", show_default=False),
     ],
     begin: Annotated[
-        str | None,
-        typer.Option("--from", metavar="TIME", help="Compare from this time: 10:02:14, or 90s after the start."),
+        str | None, option.named("--from", "TIME", "Compare from this time: 10:02:14, or 90s after the start.")
     ] = None,
-    length: Annotated[str | None, typer.Option("--for", metavar="TIME", help="Compare for this time: 30s.")] = None,
+    length: Annotated[str | None, option.named("--for", "TIME", "Compare for this time: 30s.")] = None,
     model: Annotated[
-        list[str] | None,
-        typer.Option("--model", metavar="[NAME=]FILE", help="ONNX model in place of the recorded one. Repeatable."),
+        list[str] | None, option.named("--model", "[NAME=]FILE", "ONNX model in place of the recorded one. Repeatable.")
     ] = None,
     expect: Annotated[
-        bool, typer.Option("--expect", help="Exit code 1 where a result is not the recorded one, bit for bit.")
+        bool, option.flag("--expect", "Exit code 1 where a result is not the recorded one, bit for bit.")
     ] = False,
     within: Annotated[
         float | None,
-        typer.Option(
-            "--within", metavar="PART", min=0, help="Accept numbers that differ by this part: 0.01 for a GPU."
-        ),
+        option.named("--within", "PART", "Accept numbers that differ by this part: 0.01 for a GPU.", min=0),
     ] = None,
     minimise: Annotated[
-        bool, typer.Option("--minimise", help="Find the shortest window that still shows the first difference.")
+        bool, option.flag("--minimise", "Find the shortest window that still shows the first difference.")
     ] = False,
     json: option.Json = None,
 ) -> None:

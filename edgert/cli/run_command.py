@@ -16,37 +16,33 @@ if TYPE_CHECKING:
     from edgert.cli.log import LogFormat
 
 
-Plain = Annotated[bool, typer.Option("--plain", help="Print plain lines instead of the live view.")]
+Plain = Annotated[bool, option.flag("--plain", "Print plain lines instead of the live view.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress, only the summary.")]
 DryRun = Annotated[
     bool,
-    typer.Option(
+    option.flag(
         "--dry-run",
-        help="Only print the memory plan and what power control may change. Exit code 1 when memory does not suffice.",
+        "Only print the memory plan and what power control may change. Exit code 1 when memory does not suffice.",
     ),
 ]
 AsBoard = Annotated[
-    str | None,
-    typer.Option("--as", metavar="BOARD", help="Emulate a board: its predicted times, power and temperature."),
+    str | None, option.named("--as", "BOARD", "Emulate a board: its predicted times, power and temperature.")
 ]
 PowerControl = Annotated[
     bool,
-    typer.Option(
+    option.flag(
         "--allow-power-control",
-        help="Also lower clocks and power modes of this Jetson to keep a power budget; restore them at the end.",
+        "Also lower clocks and power modes of this Jetson to keep a power budget; restore them at the end.",
     ),
 ]
 Log = Annotated[
-    str | None,
-    typer.Option("--log", metavar="text|json", help="Write the log as lines of text, or as one JSON object per line."),
+    str | None, option.named("--log", "text|json", "Write the log as lines of text, or as one JSON object per line.")
 ]
 Trace = Annotated[
     Path | None,
-    typer.Option(
-        "--trace", metavar="FILE", help="Record what every thread does: .pftrace for Perfetto, .json, or .html, a page."
-    ),
+    option.named("--trace", "FILE", "Record what every thread does: .pftrace for Perfetto, .json, or .html, a page."),
 ]
-Jobs = Annotated[int, typer.Option("--jobs", metavar="N", min=1, help="Videos of a videos: source to play at a time.")]
+Jobs = Annotated[int, option.named("--jobs", "N", "Videos of a videos: source to play at a time.", min=1)]
 
 
 def run(
@@ -132,7 +128,6 @@ def run(
 
 
 def _log_format(log: str | None) -> LogFormat:
-    """Return how the log is written."""
     if log not in (None, "text", "json"):
         raise typer.BadParameter(f"{log!r} is neither text nor json", param_hint="--log")
     from edgert.cli.log import json_stderr, log_format

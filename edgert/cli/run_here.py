@@ -111,7 +111,6 @@ def _new_notes_only() -> Callable[[logging.LogRecord], bool]:
 
 
 def _video_line(result: VideoResult, done: int, total: int) -> str:
-    """Return the progress line of a finished video."""
     skipped = f", {result.skipped} corrupt pieces skipped" if result.skipped else ""
     place = f" on {result.worker}" if result.worker else ""
     came = f"ok, {result.frames} frames in {result.seconds:.1f} s{place}{skipped}"
@@ -125,7 +124,6 @@ def _write_results(results: list[VideoResult], failed: EdgertError | None, count
 
 
 def _print_results(results: list[VideoResult], count: int, *, quiet: bool, to_stderr: bool) -> None:
-    """Print how many videos are done, and each other one with its reason."""
     fine = sum(result.is_fine for result in results)
     typer.echo(f"{fine} of {count} videos are done", err=to_stderr)
     for result in results:
@@ -231,7 +229,6 @@ def load_with_engines(path: Path, overrides: Sequence[str], *, quiet: bool) -> P
 
 
 def _bundle_json(bundle: Unpacked | None) -> dict[str, Any]:
-    """Return the part of the JSON summary about a bundle; empty without one."""
     if bundle is None:
         return {}
     skipped = [{"engine": one.engine, "why": one.why} for one in bundle.skipped]
@@ -239,7 +236,6 @@ def _bundle_json(bundle: Unpacked | None) -> dict[str, Any]:
 
 
 def _show_engines(bundle: Unpacked) -> None:
-    """Print which engine runs a bundle, and what was tuned for this machine."""
     typer.echo(f"bundle for {bundle.manifest.board}: runs with {bundle.engine}", err=True)
     for line in bundle.tuned:
         typer.echo(line, err=True)

@@ -220,7 +220,6 @@ def _write_summary(keep: Callable[[Summary], None], summary: Summary) -> None:
 
 
 def _progress_line(summary: Summary, label: str) -> str:
-    """Return a line on the run so far, and its last minute."""
     recent = summary.recent
     latency = recent.latency_ms
     down = [name for name, stage in summary.stages.items() if stage.source and stage.source.up is False]
@@ -348,7 +347,6 @@ def _stage_troubles(summary: Summary) -> Iterator[str]:
 
 
 def _over_current_line(events: Mapping[str, int]) -> Iterator[str]:
-    """Yield a line where the board lowered its clocks because it drew too much."""
     if named := listed(events):
         yield f"the board lowered its clocks as it drew too much: {named} events; see docs/meters.md"
 
@@ -381,7 +379,6 @@ def _governor_lines(budgets: Mapping[str, Any], frames: int) -> Iterator[str]:
 
 
 def _exceeded_budgets(file: PipelineFile, summary: Summary) -> Iterator[str]:
-    """Yield the budgets that the measurements of the run exceed."""
     budgets, used, p99 = file.config.budgets, summary.budgets.get("used"), summary.latency_ms.p99
     if budgets.latency is not None and p99 > budgets.latency * 1e3:
         yield f"over budget: latency p99 {format_ms(p99)}, promised {format_ms(budgets.latency * 1e3)}"

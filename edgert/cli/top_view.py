@@ -294,7 +294,6 @@ def _may_read_keys() -> bool:
 
 
 def _row_details(row: Row, width: int) -> Iterator[RenderableType]:
-    """Yield the details of a pipeline or board: its name, stages and cameras."""
     stats = mapping_at(row, "stats")
     name = " ".join(
         filter(None, (clean_text(row.get("label")), clean_text(row.get("name")) or clean_text(stats.get("name"))))
@@ -371,7 +370,6 @@ def _camera_rows(pipelines: Sequence[Row]) -> Iterator[terminal.Row]:
 
 
 def _pipeline_cells(row: Row) -> Iterator[str]:
-    """Yield a pipeline's figures in the order of the columns."""
     if "trouble" in row:
         yield from ("",) * 6
         return

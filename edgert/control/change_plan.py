@@ -186,7 +186,6 @@ def _stage_key_changes(
     before: PipelineConfig,
     after: PipelineConfig,
 ) -> Iterator[Change]:
-    """Yield the differences in a stage that is not a source."""
     name = place[1]
     if inputs_of(old) != inputs_of(new):
         only_sources = set(inputs_of(old)) ^ set(inputs_of(new)) <= moved

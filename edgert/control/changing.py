@@ -142,7 +142,6 @@ def _steps(run: Controlled, before: PipelineFile, after: PipelineFile, changes: 
 def _reopen_source(
     run: Controlled, before: PipelineFile, after: PipelineFile, name: str, source: Source | Stage | None = None
 ) -> None:
-    """Replace a source by a new one of the same name."""
     run.assembly.remove_source(after, name)
     try:
         run.assembly.add_source(after, name, source)

@@ -206,7 +206,6 @@ def _answer_limit(request: Request) -> int:
 
 
 def _exchange(own: socket.socket, request: Request, timeout_s: float, most_bytes: int = limits.STATE_BYTES) -> bytes:
-    """Send a request, and return the line that answers it."""
     own.settimeout(timeout_s)
     own.sendall(request.line())
     text = bytearray()

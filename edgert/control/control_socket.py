@@ -133,7 +133,6 @@ class ControlSocket:
             raise
 
     def _serve(self, server: socket.socket) -> None:
-        """Accept clients until the socket is closed."""
         while self._server is server:
             if not self._room.acquire(timeout=_WAIT_S):
                 continue
@@ -162,7 +161,6 @@ class ControlSocket:
             self._room.release()
 
     def _answer(self, own: socket.socket) -> bytes | None:
-        """Return the answer to a client's request; None where it left."""
         try:
             pid, user = peer_of(own)
             if user not in (os.geteuid(), 0):

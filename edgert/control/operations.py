@@ -215,7 +215,6 @@ class Control:
 
 
 def _outcome(verb: str, result: Mapping[str, Any]) -> str:
-    """Return what an operation did, for the log."""
     if verb == "set":
         return ", ".join(f"{one['was']} -> {one['now']}" for one in result["changes"])
     return "begun" if verb == "swap" else "planned" if result.get("applied") is False else "done"

@@ -245,7 +245,6 @@ def codecs(evidence: Evidence) -> Finding:
 
 
 def _missing_elements(evidence: Evidence, *names: str) -> list[str]:
-    """Return those of some GStreamer elements that are not installed."""
     return [name for name in names if name not in evidence.answers["gi"].facts.get("elements", ())]
 
 

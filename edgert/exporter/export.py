@@ -289,7 +289,6 @@ def _trtexec(source: Source, request: ExportRequest) -> Exported:
 
 
 def _write(output: Path, files: Mapping[str, bytes]) -> tuple[Path, ...]:
-    """Write files below a folder, in order. Raises ArtifactError."""
     check_paths(files, str(output))
     if output.exists() and not output.is_dir():
         raise ArtifactError(f"cannot write {str(output)!r}", why="it is a file", fix="name a folder")

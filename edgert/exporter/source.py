@@ -154,7 +154,6 @@ def _item(packed: BundleModel, path: Path) -> Item:
 
 
 def _compiled_plans(packed: BundleModel, where: str) -> Iterator[Plan]:
-    """Yield the compiled engines. Raises ConfigError if several machines compiled engines."""
     entries = packed.manifest.compiled.items()
     compiled = {target: one.engines[packed.name] for target, one in entries if packed.name in one.engines}
     if len(compiled) > 1:
@@ -193,7 +192,6 @@ def _other_parts(file: PipelineFile) -> tuple[str, ...]:
 
 
 def _refuse_options(path: Path, kind: str, options: Mapping[str, object]) -> None:
-    """Raise ConfigError for a given option that a kind of source does not have."""
     for option, value in options.items():
         if value:
             raise ConfigError(

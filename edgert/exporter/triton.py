@@ -278,6 +278,5 @@ def _with_engine(served: Served, item: Item, plan: Plan) -> Served:
 
 
 def _settings(section: str, values: BaseModel) -> tuple[str, ...]:
-    """Return the settings of a section that differ from the defaults."""
     changed = values.model_dump(mode="json", exclude_defaults=True)
     return (f"{section}: {' '.join(key_value(key, value) for key, value in changed.items())}",) if changed else ()

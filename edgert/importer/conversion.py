@@ -70,7 +70,6 @@ def source_of(text: str) -> Source:
 
 
 def _has_tflite_mark(path: Path) -> bool:
-    """Return whether a file has the FlatBuffers identifier of TFLite."""
     with path.open("rb") as file:
         return file.read(8)[4:] == b"TFL3"
 

@@ -71,7 +71,6 @@ def _torchvision_model(library: Any, name: str, request: process.Request) -> tup
 
 
 def _find_weights(known: Any, request: process.Request) -> Any:
-    """Return the entry in torchvision's list of weights; None for random weights."""
     if request.weights == RANDOM:
         return None
     names = ["DEFAULT", *(one.name for one in known)]
@@ -273,7 +272,6 @@ def _split_arguments(given: Any, source: str) -> tuple[tuple[Any, ...], dict[str
 def _user_inputs(
     inputs: Sequence[Any], named: Mapping[str, Any], arrays: Sequence[Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Return the user's inputs, in order, in place of the example inputs."""
     torch = _import_torch()
     if len(arrays) != len(inputs) + len(named):
         raise ModelError(f"--inputs has {len(arrays)} arrays", why=f"the module takes {len(inputs) + len(named)}")

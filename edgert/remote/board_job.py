@@ -294,7 +294,6 @@ def cancel(run: Run) -> None:
 
 
 def _run_in_lock(content: Content) -> Run | None:
-    """Return the run that the lock file names, which may have ended."""
     name = content.work.read_text(encoding="utf-8") if content.work.exists() else ""
     return Run(name, content) if _RUN.fullmatch(name) else None
 

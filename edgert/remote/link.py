@@ -235,7 +235,6 @@ class Call:
         return self._stderr.read(_LONGEST_LINE).decode("utf-8", "replace")
 
     def _piece(self, poll: Poll) -> bytes:
-        """Return the next bytes of standard output; none at its end."""
         assert self._process.stdout is not None  # a pipe
         while True:
             poll()

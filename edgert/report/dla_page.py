@@ -163,7 +163,6 @@ def _work(survey: Survey, part: float) -> Cell:
 
 
 def _rule(name: str) -> Cell:
-    """Return the name of a rule, with a link to its source."""
     return Cell(name, link=SOURCES.get(name, ""))
 
 

@@ -172,7 +172,6 @@ def _budget(most: float | None, plot: Plot, show: Show) -> Iterator[Markup]:
 
 
 def _front(points: Sequence[Point], height: float) -> Markup:
-    """Return the Pareto front as steps from dot to dot."""
     if len(points) < 2:
         return Markup("")
     steps = [f"M{points[0][0]:.2f},{points[0][1]:.1f}", *(f"V{y:.1f}H{x:.2f}" for x, y in points[1:])]

@@ -146,7 +146,6 @@ def _check_task(task: Any, terms: Terms) -> None:
 
 
 def _check_inputs(engine: Any, new: Model) -> None:
-    """Check the inputs of a new model. Raises ModelError: they differ from those of the running engine."""
     ours, theirs = [one.shape for one in engine.inputs], [one.shape for one in inputs(new)]
     is_alike = [len(shape) for shape in ours] == [len(shape) for shape in theirs] and all(
         size == bound or not isinstance(size, int)
@@ -186,7 +185,6 @@ def load_candidate(run: Run, name: str, new: NewModel, cancel: threading.Event) 
 
 
 def _check_room(run: Run, name: str, new: NewModel, cancel: threading.Event) -> None:
-    """Check the memory for a new model beside the old one. Raises BudgetError: there is too little."""
     config, engine = new.file.config, run.assembly.engines[name]
     is_on_host = not is_on_gpu(engine) and is_ort(config, name)
     model, budget = config.models[name], config.budgets.memory
@@ -207,7 +205,6 @@ def _check_room(run: Run, name: str, new: NewModel, cancel: threading.Event) -> 
 
 
 def _check_same(what: str, old: Any, new: Any) -> None:
-    """Check that two engines have the same inputs, or outputs. Raises ModelError: they differ."""
     ours, theirs = ([(one.shape, one.dtype) for one in getattr(engine, what)] for engine in (old, new))
     if ours != theirs:
         shown = [", ".join(f"{list(shape)} {dtype}" for shape, dtype in some) for some in (theirs, ours)]

@@ -132,7 +132,6 @@ class Guard:
         self.on_fault()
 
     def _add_digests(self, out: Any, stage: Stage) -> Any:
-        """Return the results of a stage with the digest of its model."""
         if isinstance(out, Result):
             return self._with_digest(out, stage)
         return out if out is None else [self._with_digest(one, stage) for one in out]
@@ -277,7 +276,6 @@ class AsyncGuard(Guard):
             self._release_taken(len(some))
 
     def _release_taken(self, count: int) -> None:
-        """Release the guard's leases on the oldest frames that the new model had."""
         for _ in range(count):
             result, _ = self._taken.popleft()
             result.frame.lease.release()

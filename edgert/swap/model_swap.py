@@ -332,7 +332,6 @@ class ModelSwap:
                 return
 
     def _go_back(self, reason: str) -> None:
-        """Switch back to the old model from the next batch on."""
         for _, guard in self._guards:
             guard.go_back(reason)
         run, name = self._run, self._name

@@ -75,7 +75,6 @@ def measure_memory(
 
 
 def _main(request: Mapping[str, Any]) -> dict[str, Any]:
-    """Run a model; return the memory that it used, or why it failed."""
     os.nice(_NICE)
     import numpy as np
 
@@ -107,7 +106,6 @@ def _main(request: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _limit_memory(room_bytes: int) -> None:
-    """Limit the memory that this process may allocate from now on."""
     if room_bytes:
         pages = int(Path("/proc/self/statm").read_text().split()[0])
         most_bytes = pages * resource.getpagesize() + room_bytes

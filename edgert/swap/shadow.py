@@ -124,7 +124,6 @@ class Pace:
         return f"a run of the new model takes {run_s * 1e3:.3g} ms, but may take {self.allowed_s * 1e3:.3g} ms"
 
     def _limit_s(self) -> float:
-        """Return the longest time of a run of the new model."""
         meters = [task.meter for task in self._tasks]
         old_s = self._every * sum(one.busy_ns for one in meters) / 1e9 / max(sum(one.results_in for one in meters), 1)
         left_s, budget_s, interval_s = None, self._budgets.latency, None
@@ -227,7 +226,6 @@ class Shadow:
                 raise StageError(f"neither model finds anything on {results.empty} frames, so nothing can be compared")
 
     def _count_results(self, names: Sequence[str]) -> int:
-        """Return the number of results that the stages have made so far."""
         return sum(self._assembly.ends[name].meter.results_out for name in names)
 
     def _compare(self, name: str, result: Result, rate_hz: float, is_known: bool) -> None:
