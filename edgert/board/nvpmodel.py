@@ -13,7 +13,7 @@ from edgert.errors import DeviceError, cause
 
 _CONF = "etc/nvpmodel.conf"
 _STATUS = "var/lib/nvpmodel/status"
-_HEADER = re.compile(r"<\s*(POWER_MODEL|PM_CONFIG)\b([^>]*)(>?)")
+_MODEL = re.compile(r"\s*<\s*POWER_MODEL\b([^>]*)")
 _FIELD = re.compile(r"(\w+)\s*=\s*(\S+)")
 _CURRENT = re.compile(r"\bpmode:(\S+)")
 _DAMAGED = "the file comes with nvidia-l4t-nvpmodel: apt install --reinstall nvidia-l4t-nvpmodel"
@@ -22,11 +22,10 @@ _ASK = "sudo nvpmodel -p --verbose lists the modes, sudo nvpmodel -m NUMBER sets
 
 @dataclass(frozen=True, slots=True)
 class PowerModes:
-    """Power modes in one ``nvpmodel`` file by number, and the one at the first boot; empty if the file has none."""
+    """Power modes in the ``nvpmodel`` file of a path, by number."""
 
     path: str
     names: dict[int, str]
-    default: str
 
     def name(self, number: int, where: str) -> str:
         """Return the name of a mode; raise DeviceError for a number, found in ``where``, that the file lacks."""
@@ -72,36 +71,19 @@ def power_modes(root: Path = Path("/")) -> PowerModes | None:
 
 def parse_conf(text: str, path: str) -> PowerModes:
     """Return the modes that an ``nvpmodel`` file defines. Raises DeviceError: it is damaged."""
-
-    def damaged(why: str, where: str) -> DeviceError:
-        return DeviceError(f"cannot parse {path}", why=why, where=where, fix=_DAMAGED)
-
     names: dict[int, str] = {}
-    default: tuple[str, str] | None = None
-    for line, content in enumerate(map(str.strip, text.splitlines()), 1):
-        match, where = _HEADER.match(content), f"{path}:{line}"
-        if match is None:  # such as a comment
+    for line, content in enumerate(text.splitlines(), 1):
+        if (match := _MODEL.match(content)) is None:
             continue
-        if not match[3]:
-            raise damaged(f"{content!r} has no closing >", where)
-        fields = dict(_FIELD.findall(match[2]))
-        if match[1] == "PM_CONFIG":
-            default = (fields.get("DEFAULT", ""), where)
-            continue
+        fields = dict(_FIELD.findall(match[1]))
         number, name = fields.get("ID", ""), fields.get("NAME", "")
-        if not _is_number(number) or not name:
-            raise damaged("a POWER_MODEL needs ID=NUMBER and NAME=NAME", where)
-        if int(number) in names or name in names.values():
-            raise damaged(f"power mode ID={number} NAME={name} is defined twice", where)
+        if not _is_number(number) or not name or int(number) in names or name in names.values():
+            why, where = f"{content.strip()!r} has no ID=NUMBER and NAME=NAME of its own", f"{path}:{line}"
+            raise DeviceError(f"cannot parse {path}", why=why, where=where, fix=_DAMAGED)
         names[int(number)] = name
     if not names:
-        raise damaged("the file defines no POWER_MODEL", path)
-    if default is None:
-        return PowerModes(path, names, "")
-    number, where = default
-    if not _is_number(number) or int(number) not in names:
-        raise damaged(f"PM_CONFIG DEFAULT={number} is not one of its modes", where)
-    return PowerModes(path, names, names[int(number)])
+        raise DeviceError(f"cannot parse {path}", why="the file defines no POWER_MODEL", where=path, fix=_DAMAGED)
+    return PowerModes(path, names)
 
 
 def _text(path: Path) -> str | None:

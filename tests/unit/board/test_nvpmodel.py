@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from edgert.board.nvpmodel import current_mode, parse_conf, power_modes
+from edgert.board.nvpmodel import current_mode, power_modes
 from edgert.board.record import boards
 from edgert.errors import DeviceError
 from tests.unit.board.tree import nvpmodel, nvpmodel_conf, write
@@ -26,16 +26,11 @@ def test_what_status_files_of_all_releases_say(tmp_path: Path, status: str) -> N
     assert current_mode(tmp_path) == "15W"
 
 
-def test_modes_and_the_first_one(tmp_path: Path) -> None:
+def test_modes_by_number(tmp_path: Path) -> None:
     nvpmodel(tmp_path, NAMES, default=3)
     found = power_modes(tmp_path)
-    assert found is not None
+    assert found is not None and found.path == "/etc/nvpmodel.conf"
     assert found.names == {0: "MAXN", 1: "10W", 2: "15W", 3: "25W"}
-    assert (found.default, found.path) == ("25W", "/etc/nvpmodel.conf")
-
-
-def test_a_file_without_a_first_mode() -> None:
-    assert parse_conf("< POWER_MODEL ID=7 NAME=MODE_15W_DESKTOP >\n", "x").default == ""
 
 
 def test_the_link_leads_within_the_root(tmp_path: Path) -> None:
@@ -68,13 +63,10 @@ def test_a_machine_without_nvpmodel_has_no_mode(tmp_path: Path) -> None:
     [
         ("", "defines no POWER_MODEL", ""),
         ("# < POWER_MODEL ID=0 NAME=MAXN >\n", "defines no POWER_MODEL", ""),
-        ("< POWER_MODEL ID=0 >\n", "a POWER_MODEL needs ID=NUMBER and NAME=NAME", ":1"),
-        ("\n< POWER_MODEL ID=zero NAME=MAXN >\n", "a POWER_MODEL needs ID=NUMBER", ":2"),
-        ("\n\n< POWER_MODEL ID=0 NAME=MAXN\n", "has no closing >", ":3"),
-        ("< POWER_MODEL ID=0 NAME=A >\n< POWER_MODEL ID=0 NAME=B >", "ID=0 NAME=B is defined twice", ":2"),
-        ("< POWER_MODEL ID=0 NAME=A >\n< POWER_MODEL ID=1 NAME=A >", "ID=1 NAME=A is defined twice", ":2"),
-        ("< POWER_MODEL ID=0 NAME=A >\n< PM_CONFIG DEFAULT=4 >", "DEFAULT=4 is not one of its modes", ":2"),
-        ("< POWER_MODEL ID=0 NAME=A >\n< PM_CONFIG >", "DEFAULT= is not one of its modes", ":2"),
+        ("< POWER_MODEL ID=0 >\n", "has no ID=NUMBER and NAME=NAME", ":1"),
+        ("\n< POWER_MODEL ID=zero NAME=MAXN >\n", "has no ID=NUMBER", ":2"),
+        ("< POWER_MODEL ID=0 NAME=A >\n< POWER_MODEL ID=0 NAME=B >", "ID=0 NAME=B >' has no", ":2"),
+        ("< POWER_MODEL ID=0 NAME=A >\n< POWER_MODEL ID=1 NAME=A >", "ID=1 NAME=A >' has no", ":2"),
         ("\x00\xff<>", "defines no POWER_MODEL", ""),
     ],
 )
