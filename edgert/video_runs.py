@@ -11,11 +11,10 @@ from contextlib import closing, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from edgert import video_player
+from edgert import files, video_player
 from edgert.cluster import Cluster, LostWorkersError
 from edgert.config import PipelineFile, PipelineSource, load_pipeline
 from edgert.errors import ConfigError, DeviceError
-from edgert.files import digest_of_file
 from edgert.reporter import OnProgress
 from edgert.video_player import Player, VideoResult
 from edgert.videos import Journal, Video, files_read, videos_of
@@ -171,7 +170,7 @@ class VideoRuns:
     def _play_on_workers(self, on_result: OnResult) -> None:
         run, playing = uuid.uuid4().hex, dict[Any, Video]()
         with closing(Cluster(self._dask)) as cluster:
-            digests = {path: digest_of_file(path) for path in files_read(self._file)}
+            digests = {path: files.digest_of_file(path) for path in files_read(self._file)}
             state = cluster.submit(
                 video_player.WorkerState, run, self._strict, digests, self.journal.lock_path, cluster.jobs()
             )

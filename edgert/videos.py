@@ -14,17 +14,16 @@ from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
+from edgert import files, user_code
 from edgert._version import __version__
 from edgert.config import PipelineFile
 from edgert.config.stages import SourceStage, StageConfig
 from edgert.errors import ConfigError, cause
-from edgert.files import exists, replace_text, try_lock
 from edgert.stages.kinds import FileSink
 from edgert.stages.sink.output_file import cannot_write, written_elsewhere
 from edgert.stages.sink.retention import fixed_folder, has_field, matching_files, safe_name
 from edgert.stages.source.files import VIDEO_SUFFIXES, videos_at
 from edgert.stages.source.kinds import kind_of, videos_pattern
-from edgert.user_code import code_name
 
 _LOG = logging.getLogger(__name__)
 _FIELD = "{file}"
@@ -151,7 +150,7 @@ def _check_not_among_inputs(file: PipelineFile, pattern: Path, paths: Sequence[P
 
 def is_stream(path: Path) -> bool:
     """Return whether a path is a pipe or a device, to which the results of all videos are written in turn."""
-    return exists(path) and not (path.is_file() or path.is_dir())
+    return files.exists(path) and not (path.is_file() or path.is_dir())
 
 
 def _with_video_name(file: PipelineFile, name: str, changed: Mapping[str, StageConfig]) -> PipelineFile:
@@ -219,12 +218,12 @@ class Journal:
         except OSError as error:
             raise cannot_write(path, error, "") from error
         try:
-            if not try_lock(descriptor):
+            if not files.try_lock(descriptor):
                 raise written_elsewhere(path, "")
             try:
                 self._read()
                 lines = [json.dumps({"pipeline": self._digest}), *map(_line, self._entries.items())]
-                replace_text(self.path, "\n".join(lines) + "\n")
+                files.replace_text(self.path, "\n".join(lines) + "\n")
                 yield
             finally:
                 path.unlink(missing_ok=True)
@@ -236,7 +235,7 @@ class Journal:
         entry = self._entries.get(str(video.path))
         if entry is None or entry.get("state") != "done" or entry.get("identity") != _identity(video.path):
             return False
-        return all(exists(Path(one)) for one in entry.get("written", ()))
+        return all(files.exists(Path(one)) for one in entry.get("written", ()))
 
     def begin(self, video: Video) -> None:
         """Remove outputs of an earlier attempt, and note that a video is being played."""
@@ -345,7 +344,7 @@ def files_read(file: PipelineFile) -> list[Path]:
     """Return the files that a pipeline needs: models, operators, and the user's code."""
     config, folder = file.config, file.document.path.parent
     read = [model.onnx for model in config.models.values()] + list(config.ops)
-    return read + [path for spec in config.code.values() for path in code_name(spec, "", folder).files]
+    return read + [path for spec in config.code.values() for path in user_code.code_name(spec, "", folder).files]
 
 
 def _digest(file: PipelineFile) -> str:

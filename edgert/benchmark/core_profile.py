@@ -9,9 +9,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from edgert.backend import Engine, EngineOptions, Session
+from edgert.backend import Engine, EngineOptions, Session, ort
 from edgert.backend.base import Array
-from edgert.backend.ort import OrtBackend
 from edgert.backend.ort.cpu import Kernel, kernel_times
 from edgert.benchmark.measure import Figure, once_ms, timed_ms
 from edgert.benchmark.overhead import hop
@@ -33,7 +32,7 @@ round is that of an idle machine, which a profile describes."""
 
 def machine_identity() -> dict[str, str]:
     """Return the properties of this machine that times of a profile depend on."""
-    version = OrtBackend().version
+    version = ort.OrtBackend().version
     return {"cpu": cpu_name(), "system": f"{platform.system()} {platform.machine()}", "runtime": f"ort {version}"}
 
 
@@ -183,7 +182,7 @@ def node_of(kernel: str, graph: Graph) -> str | None:
 
 
 def _engine(model: Model) -> Engine:
-    return OrtBackend().compile(model, EngineOptions(threads=1, store=FileStore(cache_folder() / "ort")))
+    return ort.OrtBackend().compile(model, EngineOptions(threads=1, store=FileStore(cache_folder() / "ort")))
 
 
 def _arrays(engine: Engine) -> list[Array]:

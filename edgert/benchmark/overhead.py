@@ -14,20 +14,17 @@ from time import perf_counter, perf_counter_ns
 import cv2
 import numpy as np
 
+from edgert import files, installation, meters
 from edgert.assemble import MOST_REPLICAS
 from edgert.backend import Engine, EngineOptions, Session, backend
 from edgert.benchmark.measure import Figure, interleave, median_ratio, wall_ms
 from edgert.board.host import core_count
 from edgert.clock import REAL
-from edgert.config import ModelConfig
-from edgert.config.flow import FILE_QUEUE, STAGE_QUEUE
+from edgert.config import ModelConfig, flow
 from edgert.config.stages import SourceStage
 from edgert.engine import build_engine, image_input
-from edgert.files import FileStore, cache_folder
 from edgert.graph import load
-from edgert.installation import demo_images
 from edgert.memory import Counter, lend
-from edgert.meters import rss_bytes
 from edgert.runtime import Frame, Result, Runner, SourceStats, Stage, Task
 from edgert.runtime.branches import Branch, branch_tasks
 from edgert.runtime.graph import connect
@@ -35,8 +32,7 @@ from edgert.stages.decode.kinds import decoder_for
 from edgert.stages.infer import HostInference, Infer
 from edgert.stages.preprocess import Preprocessor
 from edgert.stages.sink.results import NullSink
-from edgert.stages.source.api import ApiSource
-from edgert.stages.source.kinds import source_for
+from edgert.stages.source import api, kinds
 
 _STREAM = frozenset({"null"})
 _ARRIVAL_S = 60.0  # longest wait for a frame, in case a pipeline fails
@@ -60,7 +56,7 @@ def null_chain(stages: int, frames: int) -> tuple[Runner, Counter]:
     """Return the runner of a blank source, ``stages`` null stages and a null sink, and its counter of copies."""
     counter = Counter()
     source = SourceStage(source="synthetic:blank", size="64x64", limit=frames)  # type: ignore[arg-type]
-    tasks = [Task("null", source_for("null", source, counter, REAL, Path()))]
+    tasks = [Task("null", kinds.source_for("null", source, counter, REAL, Path()))]
     for name in [*(f"pass{n}" for n in range(stages)), "sink"]:
         tasks.append(Task(name, NullSink() if name == "sink" else Pass()))
         connect(tasks[-2], tasks[-1], _STREAM, 4, "never")
@@ -90,7 +86,7 @@ def growth(warm_up: int = 500, frames: int = 2000, rounds: int = 3) -> list[Figu
     every round, so the round with the least growth counts: other threads of the process also create objects.
     """
     counter = Counter()
-    source = ApiSource("null", SourceStage(source="api"), counter, REAL)
+    source = api.ApiSource("null", SourceStage(source="api"), counter, REAL)
     done: queue.SimpleQueue[None] = queue.SimpleQueue()
 
     class Arrival(Pass):
@@ -112,7 +108,7 @@ def growth(warm_up: int = 500, frames: int = 2000, rounds: int = 3) -> list[Figu
             source.submit(image)
             done.get(timeout=_ARRIVAL_S)
         gc.collect()
-        return len(gc.get_objects()), rss_bytes()
+        return len(gc.get_objects()), meters.rss_bytes()
 
     pass_through(warm_up)
     readings = [pass_through(1), *(pass_through(frames) for _ in range(rounds))]
@@ -179,7 +175,7 @@ _LEAST_RUNS, _WARM_S = 5, 0.5
 
 def engine_speed(path: Path, threads: int, runs: int = 50, limit_s: float = math.inf) -> Figure:
     """Return milliseconds per run of one model alone; after ``limit_s`` no further run begins, if there are five."""
-    options = EngineOptions(threads, store=FileStore(cache_folder() / "ort"))
+    options = EngineOptions(threads, store=files.FileStore(files.cache_folder() / "ort"))
     session = backend("auto").compile(load(path), options).session()
     begun = perf_counter()
     session.run()
@@ -199,10 +195,10 @@ def _pipeline(config: ModelConfig, engine: Engine, replicas: int, frames: int, s
     inferences = [inference_of(config, engine)[0] for _ in range(replicas)]
     source, end = Task("still", RepeatedImage(*inferences[0].network, frames)), Task("end", sink)
     infers = branch_tasks(
-        "infer", [Branch((Infer("infer", inference),)) for inference in inferences], _OVERHEAD_STREAM, STAGE_QUEUE
+        "infer", [Branch((Infer("infer", inference),)) for inference in inferences], _OVERHEAD_STREAM, flow.STAGE_QUEUE
     )
-    connect(source, infers[0], _OVERHEAD_STREAM, FILE_QUEUE, "never")
-    connect(infers[-1], end, _OVERHEAD_STREAM, STAGE_QUEUE, "never")
+    connect(source, infers[0], _OVERHEAD_STREAM, flow.FILE_QUEUE, "never")
+    connect(infers[-1], end, _OVERHEAD_STREAM, flow.STAGE_QUEUE, "never")
     return Runner([source, *infers, end])
 
 
@@ -213,8 +209,8 @@ class RepeatedImage:
 
     def __init__(self, width: int, height: int, limit: int) -> None:
         self._limit = limit
-        config = SourceStage(source=demo_images(), size=f"{width}x{height}", limit=1)  # type: ignore[arg-type]
-        with closing(source_for("still", config, Counter(), REAL, Path())) as source:
+        config = SourceStage(source=installation.demo_images(), size=f"{width}x{height}", limit=1)  # type: ignore[arg-type]
+        with closing(kinds.source_for("still", config, Counter(), REAL, Path())) as source:
             (frame,) = source.frames(threading.Event())
             self._image = np.array(frame.to_bgr())
 

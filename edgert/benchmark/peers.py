@@ -19,8 +19,7 @@ from edgert.board.host import core_count
 from edgert.bundle.bundle import is_bundle, open_bundle
 from edgert.compiler.model_steps import uniform_feeds
 from edgert.compiler.unpack import unpacked
-from edgert.config import EmbedTask, ModelConfig, load_pipeline
-from edgert.config.engine_choice import ReplicateConfig
+from edgert.config import EmbedTask, ModelConfig, engine_choice, load_pipeline
 from edgert.errors import BuildError, ConfigError, DeviceError, nearest
 from edgert.graph import Model, load
 from edgert.quantization import run as follower
@@ -179,7 +178,7 @@ def _tactic(config: ModelConfig, model: Model) -> Tactic:
     """Return a section's tactic, by default with one frame at a time like the peer."""
     replicas = config.replicas or 1
     threads = max(1, (config.threads or core_count()) // replicas)
-    pinned = isinstance(config.placement, ReplicateConfig)
+    pinned = isinstance(config.placement, engine_choice.ReplicateConfig)
     backend = "ort" if config.backend == "auto" else config.backend
     form = "ort" if is_quantized(model) else "float"
     return Tactic(backend, form, replicas, threads, pinned, Tuning(**config.tuning.model_dump()))

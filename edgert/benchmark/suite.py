@@ -30,8 +30,7 @@ from edgert.installation import demo_images
 from edgert.memory import Counter, aligned_empty
 from edgert.pipeline import Pipeline
 from edgert.runtime import Result
-from edgert.stages.crop import Geometry
-from edgert.stages.preprocess import Preprocessor
+from edgert.stages import crop, preprocess
 from edgert.stages.sink.video import VideoSink
 from edgert.stages.source.kinds import source_for
 
@@ -74,7 +73,7 @@ class Letterbox:
         anchor, color = "top_left" if self.top_left else "center", "rgb" if self.rgb else "bgr"
         return InputConfig(resize="letterbox", anchor=anchor, color=color, std=(1 / self.scale,))  # type: ignore[arg-type]
 
-    def apply(self, bgr: npt.NDArray[np.uint8]) -> tuple[F32, Geometry]:
+    def apply(self, bgr: npt.NDArray[np.uint8]) -> tuple[F32, crop.Geometry]:
         """Return a (1, 3, height, width) float32 tensor and the mapping back, by typical OpenCV code."""
         h, w = bgr.shape[:2]
         ratio = min(self.width / w, self.height / h)
@@ -88,7 +87,7 @@ class Letterbox:
             tensor *= self.scale
         scale_x, scale_y = w / new_w, h / new_h
         network, bounds = (self.width, self.height), (0.0, 0.0, float(w), float(h))
-        return tensor, Geometry(scale_x, scale_y, -left * scale_x, -top * scale_y, network, bounds)
+        return tensor, crop.Geometry(scale_x, scale_y, -left * scale_x, -top * scale_y, network, bounds)
 
 
 def read_bgr(clip: Path) -> Iterator[npt.NDArray[np.uint8]]:
@@ -108,7 +107,7 @@ def preprocess_cost(clip: Path, frames: int, size: int = 640, rounds: int = 7) -
     """Return CPU time and copies per frame, from a video file to the network's tensor, compared with OpenCV."""
     recipe = Letterbox(size, size, False, True, 1 / 255)
     tensor = aligned_empty((1, 3, size, size), np.float32)
-    preprocessor, counter = Preprocessor(recipe.config(), tensor), Counter()
+    preprocessor, counter = preprocess.Preprocessor(recipe.config(), tensor), Counter()
 
     def convert() -> None:
         for frame in _frames(clip, counter):
@@ -140,7 +139,7 @@ def preprocess_error(clip: Path, size: int = 640) -> Figure:
     """Return the mean difference, in gray levels, of edgert's tensor from that of the OpenCV loop in the image."""
     recipe = Letterbox(size, size, False, True, 1 / 255)
     tensor = aligned_empty((1, 3, size, size), np.float32)
-    preprocessor = Preprocessor(recipe.config(), tensor)
+    preprocessor = preprocess.Preprocessor(recipe.config(), tensor)
     errors = []
     frames = _frames(clip, Counter())
     for frame, bgr in zip(frames, read_bgr(clip), strict=False):

@@ -16,9 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from edgert.board.devices import THOR
+from edgert.board import devices, nvpmodel
 from edgert.board.host import cpu_name, online_cores, present_cores, read_text, system_memory
-from edgert.board.nvpmodel import current_mode, power_modes
 from edgert.errors import ConfigError, DeviceError
 
 if TYPE_CHECKING:
@@ -156,7 +155,7 @@ class Machine:
         https://docs.nvidia.com/video-technologies/video-codec-sdk/13.0/read-me/index.html.
         """
         thor_only = not self.soc and self.l4t.startswith("38.")  # a container may hide the chip
-        return not self.is_jetson or self.soc == THOR or thor_only
+        return not self.is_jetson or self.soc == devices.THOR or thor_only
 
     @property
     def why_no_dla(self) -> str:
@@ -179,7 +178,7 @@ def detect(root: Path = Path("/")) -> Machine:
     l4t = l4t_version(root)
     mode, mode_trouble = "", ""
     try:
-        mode = current_mode(root) if jetson else ""
+        mode = nvpmodel.current_mode(root) if jetson else ""
     except DeviceError as error:  # a damaged file must not hide the rest of the machine
         mode_trouble = f"{error.what}: {error.why}"
     return Machine(
@@ -254,7 +253,7 @@ def _mode_names(root: Path) -> frozenset[str]:
     The result is empty if the file is missing or damaged, or has only one mode, as users' own files do.
     """
     try:
-        found = power_modes(root)
+        found = nvpmodel.power_modes(root)
     except DeviceError:  # detect() reports it with the power mode
         return frozenset()
     return frozenset(found.names.values()) if found is not None and len(found.names) > 1 else frozenset()

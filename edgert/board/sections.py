@@ -4,10 +4,9 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field, ValidationInfo, field_validator
 
-from edgert import limits
+from edgert import limits, units
 from edgert.config.fields import Section
 from edgert.errors import ConfigError, nearest
-from edgert.units import parse_bytes
 
 Precision = Literal["fp32", "fp16", "int8"]
 Confidence = Literal["high", "medium", "low"]
@@ -23,11 +22,11 @@ Rate = Annotated[float, Field(ge=1, le=1e9)]
 Text = Annotated[str, Field(min_length=1)]
 Words = Annotated[tuple[Text, ...], Field(min_length=1, strict=False)]  # YAML has lists only
 Numbers = Annotated[tuple[int, ...], Field(min_length=1, strict=False)]
-Bytes = Annotated[int, BeforeValidator(parse_bytes), Field(gt=0, le=limits.WHOLE_NUMBER)]
+Bytes = Annotated[int, BeforeValidator(units.parse_bytes), Field(gt=0, le=limits.WHOLE_NUMBER)]
 
 
 def _bytes_or_unknown(value: object) -> int | None:
-    return None if value is None else parse_bytes(value)
+    return None if value is None else units.parse_bytes(value)
 
 
 class Part(Section, strict=True):

@@ -12,11 +12,10 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import typer
 
+from edgert import installation, units
 from edgert.cli import option, terminal
 from edgert.cli.progress import build_progress, stop_on_signal
-from edgert.installation import pipeline_path
 from edgert.reporter import Reporter
-from edgert.units import format_bytes
 
 if TYPE_CHECKING:
     from edgert.compiler.build_pipeline import Built
@@ -94,7 +93,7 @@ def build(
     from edgert.bundle.signature import signers_here
     from edgert.config import load_pipeline
 
-    source = pipeline_path(pipeline)
+    source = installation.pipeline_path(pipeline)
     if remote is None:
         option.refuse({"--remote-edgert": remote_edgert}, "it is the path of edgert on the board of --remote")
     else:
@@ -239,7 +238,7 @@ def _show_built(made: Built, tuned: Mapping[str, Tuned], console: terminal.Conso
 
     for name, one in tuned.items():
         show_tuned(console, name, one)
-    _show_bundle(made, f", {format_bytes(made.manifest.onnx_bytes)} of it models", console)
+    _show_bundle(made, f", {units.format_bytes(made.manifest.onnx_bytes)} of it models", console)
     if not made.manifest.tensorrt:
         return
     console.print(
@@ -263,7 +262,7 @@ def _show_built(made: Built, tuned: Mapping[str, Tuned], console: terminal.Conso
 
 def _show_bundle(made: Built | Finished, models: str, console: terminal.Console) -> None:
     word = "written" if made.written else "nothing has changed; left as it is"
-    size = format_bytes(made.size_bytes)
+    size = units.format_bytes(made.size_bytes)
     console.print(f"[green]→[/] {made.path}: {size}{models}; {word} ({made.seconds:.1f} s)")
 
 

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
-from edgert.cli import option, terminal
-from edgert.cli.progress import build_progress, show_waiting, stop_on_signal
+from edgert.cli import option, progress, terminal
 from edgert.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -89,7 +88,7 @@ def import_model(
         if not equals or not name or not dims:
             raise ConfigError(f"cannot understand {text!r}", where="--dynamic", fix="write INPUT=batch,_,height,width")
         open_dims[name] = tuple(None if dim.strip() == "_" else dim.strip() for dim in dims.split(","))
-    with show_waiting(f"converting {source}"):
+    with progress.show_waiting(f"converting {source}"):
         made = run(
             source,
             output or Path(f"{Path(source.replace(':', '_')).stem}.onnx"),
@@ -236,7 +235,7 @@ def export(
     from edgert.exporter.export import ExportOptions, export as run
 
     options: dict[str, Any] = {"form": form, "target": target, "device": device, "max_batch": max_batch}
-    with build_progress() as on_progress, stop_on_signal(on_progress.stop.set):
+    with progress.build_progress() as on_progress, progress.stop_on_signal(on_progress.stop.set):
         made = run(
             sources[0],
             output,
@@ -254,7 +253,7 @@ def export(
 def _export_fleet(sources: Sequence[str], format: str, output: Path, json: Path | None) -> None:
     from edgert.exporter.fleet import FleetFormat, export_fleet
 
-    with show_waiting("checking bundles"):
+    with progress.show_waiting("checking bundles"):
         files, notes = export_fleet([Path(one) for one in sources], cast("FleetFormat", format), output)
     _show_export(files, notes, "Note:", json)
 

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from edgert.cli import option, terminal
-from edgert.cli.progress import counting_bar, show_waiting
+from edgert.cli import option, progress, terminal
 from edgert.errors import ConfigError, nearest
 from edgert.installation import pipeline_path
 
@@ -59,7 +58,7 @@ def validate(
     from edgert.validation import validate as validate_pipeline
 
     path = pipeline_path(pipeline)
-    with show_waiting(f"checking {path}"):
+    with progress.show_waiting(f"checking {path}"):
         checked = validate_pipeline(path, overrides=overrides or (), board=board)
     for note in checked.notes:
         typer.echo(f"note: {note}", err=True)
@@ -94,7 +93,7 @@ def check(
     from edgert.wiring.photos import save_image
 
     screen = terminal.console(json)
-    with counting_bar(screen, rate_of="") as bar:
+    with progress.counting_bar(screen, rate_of="") as bar:
         report = check_wiring(
             pipeline, images or (), data=data, model=model, overrides=overrides or (), on_progress=bar
         )
@@ -198,7 +197,7 @@ def new(
     from edgert.wiring.starter import images_of, new as write_starter
 
     console = terminal.console()
-    with counting_bar(console, rate_of="") as bar:
+    with progress.counting_bar(console, rate_of="") as bar:
         made = write_starter(model, output, images=images or (), source=source, own=own, force=force, on_progress=bar)
     written = made.files
     for note in made.notes:

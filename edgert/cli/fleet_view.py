@@ -13,13 +13,12 @@ from typing import TYPE_CHECKING, Any
 from urllib.error import URLError
 from urllib.request import Request, urlopen
 
-from edgert import limits
+from edgert import limits, units
 from edgert.cli import terminal, top_view
 from edgert.cli.top_view import History, Row, Snapshot, clean_text, mapping_at
 from edgert.control.client import NOT_EDGERT, add_token, unanswered
 from edgert.errors import EdgertError
 from edgert.runtime.health import unready_reasons
-from edgert.units import format_ms
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -104,7 +103,7 @@ def _exceeded_budgets(stats: Mapping[str, Any]) -> Iterator[str]:
         mapping_at(stats, "promised").get("latency"),
     )
     if top_view.is_number(p99) and top_view.is_number(limit_s) and p99 > 1e3 * limit_s:
-        yield f"p99 {format_ms(p99)} of {format_ms(1e3 * limit_s)}"
+        yield f"p99 {units.format_ms(p99)} of {units.format_ms(1e3 * limit_s)}"
     governor = mapping_at(mapping_at(stats, "budgets"), "governor")
     if top_view.is_number(level := governor.get("level")) and level > 0:
         yield f"runs with {clean_text(governor.get('setting')) or 'less'}"

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from edgert.cli import option
-from edgert.cli.progress import show_waiting
+from edgert.cli import option, progress
 from edgert.cli.terminal import Column, Row, console, facts, styled, table, write_json, write_report
 from edgert.units import format_bytes
 
@@ -109,7 +108,7 @@ def inspect(
         _inspect_bundle(screen, model, signers, json)
         return
     option.refuse({"--signers": signers}, f"it is for bundles, and {model} is none")
-    with show_waiting(f"checking {model.name} node by node" if dla else f"reading {model.name}"):
+    with progress.show_waiting(f"checking {model.name} node by node" if dla else f"reading {model.name}"):
         found = inspect_model(
             model,
             profiles=_parse_profiles(shapes or []),
@@ -141,7 +140,7 @@ def _inspect_bundle(screen: Console, path: Path, signers: Path | None, json: Pat
     from edgert.cli.bundle_tables import show_bundle
     from edgert.inspect_model import inspect_bundle
 
-    with show_waiting(f"checking {path.name}"):
+    with progress.show_waiting(f"checking {path.name}"):
         bundle = inspect_bundle(path, signers_here(signers))
     show_bundle(screen, bundle)
     write_json(bundle.to_json(), json)

@@ -16,7 +16,6 @@ import socket
 import sys
 import threading
 import traceback
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from datetime import datetime, timezone
@@ -57,19 +56,18 @@ def start_log(how: LogFormat, console: Console, *, quiet: bool, stages: GetStage
 
     ``stages`` returns the pipeline's stages by name, as they are now: sources come and go.
     """
-    handler: logging.Handler
     if how == "terminal":
         from rich.logging import RichHandler
 
-        handler = RichHandler(
+        handler: logging.Handler = RichHandler(
             console=console, show_path=False, show_level=False, log_time_format="%H:%M:%S", markup=False
         )
     elif how == "json":
-        handler = _JsonHandler(json_stderr().under, stages)
+        handler = _LineHandler(json_stderr().under, stages, json.dumps)
     elif how == "journal":
-        handler = _JournalHandler(sys.stderr, stages)
+        handler = _JournalHandler(sys.stderr, stages, _prefixed)
     else:
-        handler = _TextHandler(sys.stderr, stages)
+        handler = _LineHandler(sys.stderr, stages, lambda found: f"{found['time']} {found['level']} {_whole(found)}")
     handler.addFilter(printable_record)
     logger = logging.getLogger(_LOGGER)
     logger.handlers = [handler]
@@ -102,44 +100,26 @@ def record_fields(record: logging.LogRecord, stages: Mapping[str, object]) -> di
     return found
 
 
-class _LineHandler(logging.Handler, ABC):
-    """A log handler that writes each record as a line."""
+class _LineHandler(logging.Handler):
+    """A log handler that writes each record as a line, which ``as_line`` makes of its fields."""
 
-    def __init__(self, stream: TextIO, stages: GetStages) -> None:
+    def __init__(self, stream: TextIO, stages: GetStages, as_line: Callable[[dict[str, str]], str]) -> None:
         super().__init__()
-        self._stream, self._stages = stream, stages
+        self._stream, self._stages, self._as_line = stream, stages, as_line
 
     def emit(self, record: logging.LogRecord) -> None:
         with suppress(OSError, ValueError):  # a run goes on when the log's reader is gone or its stream is closed
-            self._stream.write(f"{self.line(record_fields(record, self._stages()), record.levelno)}\n")
+            self._stream.write(f"{self._as_line(record_fields(record, self._stages()))}\n")
             self._stream.flush()
-
-    @abstractmethod
-    def line(self, found: Mapping[str, str], level: int) -> str:
-        """Return the line of a record, without a line end."""
-
-
-class _TextHandler(_LineHandler):
-    def line(self, found: Mapping[str, str], level: int) -> str:
-        return f"{found['time']} {found['level']} {found['message']}" + _traceback_below(found)
-
-
-class _JsonHandler(_LineHandler):
-    def line(self, found: Mapping[str, str], level: int) -> str:
-        return json.dumps(found)
 
 
 class _JournalHandler(_LineHandler):
     """A log handler that sends records to systemd's journal; lines with a priority prefix where sending fails."""
 
-    def __init__(self, stream: TextIO, stages: GetStages) -> None:
-        super().__init__(stream, stages)
-        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-
     def emit(self, record: logging.LogRecord) -> None:
         found = record_fields(record, self._stages())
         named = {
-            "MESSAGE": found["message"] + _traceback_below(found),
+            "MESSAGE": _whole(found),
             "PRIORITY": str(priority(record.levelno)),
             "SYSLOG_IDENTIFIER": _LOGGER,
             "CODE_FILE": record.pathname,
@@ -148,18 +128,19 @@ class _JournalHandler(_LineHandler):
             **{f"EDGERT_{name.upper()}": found.get(name, "") for name in ("logger", "code", "stage", "stream")},
         }
         try:
-            self._socket.sendto(journal_message(named), socket.MSG_DONTWAIT, JOURNAL)
+            with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as to_journal:
+                to_journal.sendto(journal_message(named), socket.MSG_DONTWAIT, JOURNAL)
         except OSError:  # the message is too long, the journal's queue is full, or no journal runs
             super().emit(record)
 
-    def line(self, found: Mapping[str, str], level: int) -> str:
-        return "\n".join(
-            f"<{priority(level)}>{line}" for line in (found["message"] + _traceback_below(found)).splitlines()
-        )
+
+def _whole(found: Mapping[str, str]) -> str:
+    return found["message"] + (f"\n{found['traceback'].rstrip()}" if "traceback" in found else "")
 
 
-def _traceback_below(found: Mapping[str, str]) -> str:
-    return f"\n{found['traceback'].rstrip()}" if "traceback" in found else ""
+def _prefixed(found: Mapping[str, str]) -> str:
+    prefix = f"<{priority(getattr(logging, found['level'].upper(), 0))}>"
+    return "\n".join(prefix + line for line in _whole(found).splitlines())
 
 
 def priority(level: int) -> int:

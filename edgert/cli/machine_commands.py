@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from edgert.cli import option, terminal, top_view
-from edgert.cli.progress import show_waiting, stop_on_signal
+from edgert.cli import option, progress, terminal, top_view
 from edgert.cli.top_view import History, Row, Snapshot
 from edgert.errors import EXIT_ERROR, DeviceError
 from edgert.units import format_bytes
@@ -60,7 +59,7 @@ def doctor(json: option.Json = None) -> None:
 
     from edgert.diagnosis import doctor as find, facts
 
-    with show_waiting("looking at this machine"):
+    with progress.show_waiting("looking at this machine"):
         findings = find()
     broken = [finding.name for finding in findings if finding.state == "no"]
     shown = Table.grid(padding=(0, 1))
@@ -134,7 +133,7 @@ def top(
                 raise typer.BadParameter(f"{url!r} is not a web address; expected http://host:port", param_hint="URL")
         every_s, looks = every or _FLEET_INTERVAL_S, partial(watch_boards, pipeline)
     with ExitStack() as stack:
-        stack.enter_context(stop_on_signal(stopped.set))
+        stack.enter_context(progress.stop_on_signal(stopped.set))
         write = stack.enter_context(terminal.json_lines(json))
         draw: Callable[[RenderableType], object] = screen.print
         read = None

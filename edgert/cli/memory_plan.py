@@ -11,10 +11,7 @@ from edgert.assemble import memory
 from edgert.budget.control import PowerControl
 from edgert.budget.footprint import Footprint
 from edgert.bundle.bundle import is_bundle
-from edgert.cli.plan_command import parts_table
-from edgert.cli.progress import build_progress, on_first_call
-from edgert.cli.run_here import load_with_engines, open_pipeline
-from edgert.cli.terminal import console, is_stdout, write_json
+from edgert.cli import plan_command, progress, run_here, terminal
 from edgert.config import PipelineFile
 from edgert.planner.simulation import power_steps
 from edgert.units import format_bytes
@@ -31,28 +28,28 @@ def plan_memory(
     signers: Path | None,
 ) -> None:
     """Show the memory plan, and what power control would change. Raises Exit where memory does not suffice."""
-    with ExitStack() as stack, on_first_call(build_progress, quiet) as on_progress:
+    with ExitStack() as stack, progress.on_first_call(progress.build_progress, quiet) as on_progress:
         if is_bundle(path):
-            file, bundle = open_pipeline(
+            file, bundle = run_here.open_pipeline(
                 stack, path, overrides, on_progress, strict=strict, quiet=quiet, signers=signers
             )
         else:
-            file, bundle = load_with_engines(path, overrides, quiet=quiet), None
+            file, bundle = run_here.load_with_engines(path, overrides, quiet=quiet), None
         plan = memory.plan_memory(file, has_engines=bundle is not None and bundle.engines is not None)
-        show_memory(plan, to_stderr=is_stdout(json))
+        show_memory(plan, to_stderr=terminal.is_stdout(json))
         found: dict[str, Any] = {"memory": plan.to_json()}
         if power:
-            placed, to_stderr = bundle is not None, is_stdout(json)
+            placed, to_stderr = bundle is not None, terminal.is_stdout(json)
             found["power"] = show_power_steps(file, Path("/"), is_placed=placed, to_stderr=to_stderr)
-        write_json(found, json)
+        terminal.write_json(found, json)
         if not plan.fits:
             raise typer.Exit(1)
 
 
 def show_memory(plan: Footprint, *, to_stderr: bool = False) -> None:
     """Print the memory of each part, the changes that reduced it, and whether it fits."""
-    screen = console(stderr=to_stderr)
-    screen.print(parts_table(plan.parts, screen.width))
+    screen = terminal.console(stderr=to_stderr)
+    screen.print(plan_command.parts_table(plan.parts, screen.width))
     for step in plan.steps:
         screen.print(f"made smaller: {step}", markup=False)
     word = "fits" if plan.fits else "does not fit"

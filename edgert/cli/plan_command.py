@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
-from edgert.cli import option, terminal
-from edgert.cli.progress import on_first_call, planning_bar
+from edgert.cli import option, progress, terminal
 from edgert.errors import EXIT_INTERRUPTED
 from edgert.units import format_bytes
 
@@ -132,7 +131,7 @@ def _plan_boards(screen: terminal.Console, file: PipelineFile, how: tuple[Any, .
             log.print(f"{len(done)} of {total}  {plan_text.board_headline(found)}", markup=False, soft_wrap=True)
 
     try:
-        with on_first_call(planning_bar) as bar:
+        with progress.on_first_call(progress.planning_bar) as bar:
             return planning.plan_boards(file, *how, on_progress=bar, on_board=on_board)
     except KeyboardInterrupt:
         if done:
@@ -157,7 +156,7 @@ def _plan_cameras(
     names = [name.strip() for name in boards.split(",") if name.strip()]
     if not names:
         raise typer.BadParameter("name the boards to choose among, with commas between them", param_hint="--boards")
-    with on_first_call(planning_bar) as bar:
+    with progress.on_first_call(progress.planning_bar) as bar:
         found = many_cameras.plan_cameras(file, names, cameras, spare=spare, mode=mode, on_progress=bar)
     _show_cameras(screen, found)
     terminal.write_report(screen, lambda: many_cameras.render(found), report)

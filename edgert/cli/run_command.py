@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from edgert.cli import option
-from edgert.cli.run_view import View
+from edgert.cli import option, run_view
 from edgert.installation import pipeline_path
 
 if TYPE_CHECKING:
@@ -94,7 +93,7 @@ def run(
 
         check_trace_path(trace)  # before models are loaded
         option.refuse({"--trace": dry_run}, "nothing is run")
-    view = View(_log_format(log), json=json, duration_s=duration, plain=plain, quiet=quiet, trace=trace)
+    view = run_view.View(_log_format(log), json=json, duration_s=duration, plain=plain, quiet=quiet, trace=trace)
     path, keys = pipeline_path(pipeline), overrides or ()
     if not is_bundle(path):
         option.refuse({"--signers": signers}, f"it is for bundles, and {path} is a pipeline file")

@@ -15,8 +15,7 @@ from edgert.bundle.bundle import is_bundle
 from edgert.cli import log, option, progress
 from edgert.cli.run_view import View, run_with_view
 from edgert.cli.terminal import VERDICTS, console, is_stdout, write_json
-from edgert.config import PipelineFile, SourceStage, load_pipeline
-from edgert.config.engine_choice import TENSORRT_DLA
+from edgert.config import PipelineFile, SourceStage, engine_choice, load_pipeline
 from edgert.errors import EXIT_INTERRUPTED, DeviceError, EdgertError, printable
 from edgert.pipeline import pipeline_in
 from edgert.reporter import OnProgress, Progress
@@ -207,7 +206,7 @@ def open_pipeline(
         bundle = stack.enter_context(unpacked(path, overrides, strict=strict, signers=allowed, on_progress=on_progress))
     else:
         file = load_with_engines(path, overrides, quiet=quiet)
-        if TENSORRT_DLA not in file.config.engines:
+        if engine_choice.TENSORRT_DLA not in file.config.engines:
             return file, None
         from edgert.compiler.unpack import built_here
 

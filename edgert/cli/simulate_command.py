@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from edgert.cli import option, terminal
-from edgert.cli.progress import on_first_call, planning_bar
+from edgert.cli import option, progress, terminal
 from edgert.units import format_ms
 
 if TYPE_CHECKING:
@@ -56,7 +55,7 @@ def simulate(
     from edgert.planner.simulation import Scenario, simulate as simulate_pipeline
     from edgert.planner.simulation_page import render
 
-    with on_first_call(planning_bar) as bar:
+    with progress.on_first_call(progress.planning_bar) as bar:
         made = simulate_pipeline(
             pipeline,
             board=board,

@@ -6,9 +6,8 @@ from functools import partial
 from typing import Any, Literal
 
 from edgert.assemble import Assembly
-from edgert.config import DrawStage, PipelineConfig, Section, SourceStage
+from edgert.config import DrawStage, PipelineConfig, Section, SourceStage, pipeline_file
 from edgert.config.flow import inputs_of, reads_of, sources_of
-from edgert.config.pipeline_file import BudgetConfig
 from edgert.config.stages import CropStage, InferStage, PackageStage, PythonStage, SinkStage, StageConfig, TrackStage
 from edgert.control.controlled import Controlled
 from edgert.errors import ConfigError, nearest
@@ -34,7 +33,7 @@ def plain_value(section: Section, key: str) -> Any:
     """Return the value of a key as plain data, as a pipeline file may have it."""
     dumped = partial(section.model_dump, mode="json", include={key}, by_alias=True)
     value = next(iter((dumped(exclude_unset=True) or dumped()).values()))
-    unit = _UNITS.get(key, "") if isinstance(section, BudgetConfig) else ""
+    unit = _UNITS.get(key, "") if isinstance(section, pipeline_file.BudgetConfig) else ""
     if value is None or not unit:
         return value
     if unit != "B":

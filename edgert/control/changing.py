@@ -7,13 +7,11 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, cast
 
-from edgert.config import PipelineConfig, PipelineFile
-from edgert.config.pipeline_file import changed_pipeline, replacement_pipeline
+from edgert.config import PipelineConfig, PipelineFile, pipeline_file
 from edgert.control.change_plan import Change, changes_between, check_known, live_values, stages_with_every
 from edgert.control.controlled import Controlled, copy_data
 from edgert.errors import ConfigError, EdgertError, StageError
-from edgert.runtime import Source, Stage
-from edgert.runtime.recovery import describe_error
+from edgert.runtime import Source, Stage, recovery
 
 _Step = tuple[Callable[[], object], Callable[[], object]]
 """A function that makes a change, and one that undoes it."""
@@ -29,7 +27,7 @@ def set_keys(run: Controlled, *texts: str) -> dict[str, Any]:
             is_now = f"; it is {before[key]!r} now" if key in before else ""
             raise ConfigError(f"set takes KEY=VALUE, not {text!r}", fix=f"edgert ctl set {key or 'KEY'}=VALUE{is_now}")
     try:
-        file = changed_pipeline(run.file, copy_data(run), texts)
+        file = pipeline_file.changed_pipeline(run.file, copy_data(run), texts)
     except ConfigError as error:
         for one in (error, *error.others):  # these keys come from ``edgert ctl set``, a program or a ROS parameter
             one.what, one.where, one.fix = (text.replace("--set ", "") for text in (one.what, one.where, one.fix))
@@ -46,7 +44,7 @@ def set_keys(run: Controlled, *texts: str) -> dict[str, Any]:
 
 def apply_file(run: Controlled, text: str, *, plan: str = "") -> dict[str, Any]:
     """Plan the changes to another pipeline file, or make them; see :meth:`Control.apply`."""
-    file = replacement_pipeline(run.file, text)
+    file = pipeline_file.replacement_pipeline(run.file, text)
     changes = changes_to(run, file)
     state = json.dumps([run.file.document.data, text], sort_keys=True, default=str)
     own = hashlib.sha256(state.encode()).hexdigest()[:12]
@@ -62,7 +60,7 @@ def apply_file(run: Controlled, text: str, *, plan: str = "") -> dict[str, Any]:
 
 def changes_to(run: Controlled, file: PipelineFile) -> tuple[Change, ...]:
     """Return the differences between a running pipeline and its new form, both as written in a file."""
-    written = run.written or changed_pipeline(run.file, copy_data(run)).config
+    written = run.written or pipeline_file.changed_pipeline(run.file, copy_data(run)).config
     return changes_between(written, file.config, run)
 
 
@@ -94,7 +92,7 @@ def make_changes(run: Controlled, file: PipelineFile, changes: Sequence[Change])
         run.record_file(before)
         if not isinstance(error, Exception) or (isinstance(error, EdgertError) and not left):
             raise
-        why, fix = describe_error(error), "correct the change"
+        why, fix = recovery.describe_error(error), "correct the change"
         if left:
             why, fix = f"{why}; steps before it could not be undone: {'; '.join(left)}", "restart the pipeline"
         raise StageError("the change failed", why=why, fix=fix) from error
@@ -106,7 +104,7 @@ def _reason_of_failure(step: Callable[[], object]) -> str:
     try:
         step()
     except Exception as error:  # noqa: BLE001 - a user's code
-        return describe_error(error)
+        return recovery.describe_error(error)
     return ""
 
 

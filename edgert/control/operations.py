@@ -8,14 +8,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from edgert.config import SourceStage
-from edgert.config.flow import inputs_of
+from edgert.config import SourceStage, flow
 from edgert.config.stages import STAGE_VERBS
-from edgert.control import changing, trace_window, verbs
-from edgert.control.change_plan import live_values
+from edgert.control import change_plan, changing, saving, trace_window, verbs
 from edgert.control.controlled import Controlled
 from edgert.control.request import VERBS, Request, answer_to, parse_request, read_file
-from edgert.control.saving import save
 from edgert.errors import EdgertError
 from edgert.runtime.worker import SHORT_TURNS
 from edgert.stages.source.live import redact
@@ -246,9 +243,9 @@ def _show(run: Controlled) -> dict[str, Any]:
             sources[name] = {"state": verbs.source_state(run, name, of.get("source") or {}), **row}
         else:
             kind = next(verb for verb in STAGE_VERBS if verb in type(stage).model_fields)
-            stages[name] = {"kind": kind, "from": list(inputs_of(stage)), **row}
+            stages[name] = {"kind": kind, "from": list(flow.inputs_of(stage)), **row}
     about = {"name": config.name, "file": str(run.file.document.path.absolute()), "label": run.label}
-    parts = {"sources": sources, "stages": stages, "live": live_values(run)}
+    parts = {"sources": sources, "stages": stages, "live": change_plan.live_values(run)}
     swaps = {name: one.state.to_json() for name, one in [*run.swaps.items()]}
     return {**about, **parts, "swaps": swaps, "stats": state}
 
@@ -261,7 +258,7 @@ _OPERATIONS: Mapping[str, Callable[..., dict[str, Any]]] = {
     "resume": verbs.resume,
     "add": verbs.add,
     "remove": verbs.remove,
-    "save": save,
+    "save": saving.save,
     "swap": verbs.swap,
     "back": verbs.back,
     "trace": trace_window.trace,

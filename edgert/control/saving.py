@@ -4,13 +4,12 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
+from edgert import files, installation
 from edgert.config.document import read_document
 from edgert.config.file_overlay import changed_keys, differences, merge_overlay, overlay_path, to_yaml, without_key
 from edgert.config.pipeline_file import changed_pipeline
 from edgert.control.controlled import Controlled, copy_data
 from edgert.errors import ConfigError, StageError, cause
-from edgert.files import replacing
-from edgert.installation import data_folder
 
 
 def save(run: Controlled) -> dict[str, Any]:
@@ -20,7 +19,7 @@ def save(run: Controlled) -> dict[str, Any]:
     if run.is_unpacked or base is None or not path.is_file():
         why = "it runs from a bundle" if run.is_unpacked else "it was given as a mapping, or its file was removed"
         raise StageError("this pipeline cannot be saved", why=why, fix="run it from a file")
-    if path.parent == data_folder("pipelines"):
+    if path.parent == installation.data_folder("pipelines"):
         raise StageError("this pipeline cannot be saved", why="its file comes with edgert", fix=f"run a copy of {path}")
     changes = differences(_with_null_sinks(base), _with_null_sinks(document.data))
     if (
@@ -39,7 +38,7 @@ def save(run: Controlled) -> dict[str, Any]:
         raise StageError(f"cannot write {target}", why=cause(error)) from error
     if overlay:
         head = f"# Loaded after {path.name}, by edgert ctl save. Delete this file to leave it out.\n"
-        with replacing(target) as file:
+        with files.replacing(target) as file:
             os.fchmod(file.fileno(), mode)
             file.write((head + to_yaml(overlay, document.written)).encode())
             file.flush()

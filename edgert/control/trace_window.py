@@ -7,14 +7,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from edgert import limits
+from edgert import limits, units
 from edgert.control.controlled import Controlled
 from edgert.errors import ConfigError, DeviceError
 from edgert.runtime.worker import SHORT_TURNS
-from edgert.timeline.packed import pack, unpack
-from edgert.timeline.trace_file import check_trace_path, write_trace
+from edgert.timeline import packed, trace_file
 from edgert.tracing import Recorded, Window
-from edgert.units import parse_seconds
 
 DEFAULT_LENGTH = "10s"
 _POLL_S = 0.05
@@ -24,7 +22,7 @@ def trace(run: Controlled, seconds: str = DEFAULT_LENGTH) -> dict[str, Any]:
     """Record a pipeline for some time, or until its end; return the recording as Base64, and a description."""
     recorded = record_for(run, parse_length(seconds))
     with SHORT_TURNS:
-        return {**describe(recorded), "recording": base64.b64encode(pack(recorded)).decode()}
+        return {**describe(recorded), "recording": base64.b64encode(packed.pack(recorded)).decode()}
 
 
 def record_for(run: Controlled, seconds: float) -> Recorded:
@@ -39,12 +37,12 @@ def record_for(run: Controlled, seconds: float) -> Recorded:
 @contextmanager
 def traced(run: Controlled, path: Path) -> Iterator[None]:
     """Record a pipeline during the block, and write the trace, even if the block raises."""
-    check_trace_path(path)
+    trace_file.check_trace_path(path)
     with run.tracing.window() as window:
         try:
             yield
         finally:
-            write_trace(_end_window(run, window), path)
+            trace_file.write_trace(_end_window(run, window), path)
 
 
 def _end_window(run: Controlled, window: Window) -> Recorded:
@@ -54,7 +52,7 @@ def _end_window(run: Controlled, window: Window) -> Recorded:
 def parse_length(text: str) -> float:
     """Return the length of a trace in seconds. Raises ConfigError: it is not a time, or out of range."""
     try:
-        seconds = parse_seconds(text)
+        seconds = units.parse_seconds(text)
     except ValueError as error:
         raise ConfigError(f"{text!r} is not a time", why=str(error), fix="edgert ctl trace 10s") from error
     if not 0 < seconds <= limits.TRACE_S:
@@ -78,5 +76,5 @@ def write_answer(result: dict[str, Any], path: Path) -> None:
         content = base64.b64decode(text.encode("ascii", "replace"))
     except ValueError as error:
         raise DeviceError("the pipeline sent a damaged recording", why=str(error)) from error
-    write_trace(unpack(content), path)
+    trace_file.write_trace(packed.unpack(content), path)
     result["path"] = str(path)

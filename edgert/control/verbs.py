@@ -4,9 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from edgert.config import SourceStage
-from edgert.config.flow import inputs_of
-from edgert.config.pipeline_file import changed_pipeline
+from edgert.config import SourceStage, flow, pipeline_file
 from edgert.control.changing import changes_to, make_changes
 from edgert.control.controlled import Controlled, copy_data
 from edgert.errors import StageError, nearest
@@ -37,7 +35,7 @@ def add(run: Controlled, name: str, source: str, like: str = "") -> dict[str, An
     unused = options_unused_by(source, run.file.document.path.parent)  # such as loop: of a file, beside a camera
     common = {key: value for key, value in data["stages"][like].items() if key not in unused}
     data["stages"][name] = {"on_error": "drop", **common, "source": source}
-    inputs = {one: [*inputs_of(stage), name] for one, stage in stages.items() if like in inputs_of(stage)}
+    inputs = {one: [*flow.inputs_of(stage), name] for one, stage in stages.items() if like in flow.inputs_of(stage)}
     _change_sources(run, data, inputs)
     return {"source": name, "listeners": list(inputs)}
 
@@ -50,9 +48,9 @@ def remove(run: Controlled, name: str) -> dict[str, Any]:
         why, fix = "a pipeline needs one", f"edgert ctl pause {name}; or stop the run"
         raise StageError(f"{name!r} is the last source", why=why, fix=fix)
     inputs = {
-        one: [other for other in inputs_of(stage) if other != name]
+        one: [other for other in flow.inputs_of(stage) if other != name]
         for one, stage in stages.items()
-        if name in inputs_of(stage)
+        if name in flow.inputs_of(stage)
     }
     if alone := [one for one, left in inputs.items() if not left]:
         why = f"{' and '.join(alone)} would listen to nothing"
@@ -67,7 +65,7 @@ def _change_sources(run: Controlled, data: dict[str, Any], inputs: Mapping[str, 
     """Change a pipeline's sources to those in ``data``, and the inputs of these stages."""
     for one, names in inputs.items():
         data["stages"][one]["from"] = names
-    file = changed_pipeline(run.file, data)
+    file = pipeline_file.changed_pipeline(run.file, data)
     make_changes(run, file, changes_to(run, file))
 
 

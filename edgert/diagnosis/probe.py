@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from edgert._version import __version__
-from edgert.board import Machine, detect
-from edgert.board.host import core_count
+from edgert.board import Machine, detect, host
 from edgert.files import cache_folder
 
 State = Literal["yes", "no", "optional"]
@@ -89,7 +88,7 @@ TIMEOUT_S = 30.0
 def ask_all(names: Iterable[str]) -> dict[str, Answer]:
     """Return name → answer of each package; they are asked in parallel. Blocks until all have answered."""
     names = tuple(names)
-    with ThreadPoolExecutor(max_workers=core_count()) as pool:
+    with ThreadPoolExecutor(max_workers=host.core_count()) as pool:
         return dict(zip(names, pool.map(ask, names), strict=True))
 
 

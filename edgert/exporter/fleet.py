@@ -11,15 +11,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
 
+from edgert import files, installation, units
 from edgert._version import __version__
 from edgert.board import HOST
 from edgert.board.record import board
 from edgert.bundle.bundle import Bundle, is_bundle, open_bundle
 from edgert.config.document import parse_document
 from edgert.errors import ArtifactError, ConfigError
-from edgert.files import digest_of_file, replace_bytes, replacing
-from edgert.installation import data_folder
-from edgert.units import whole_number
 
 FleetFormat = Literal["ansible", "compose", "systemd", "kubernetes"]
 FLEET_FORMATS: tuple[FleetFormat, ...] = get_args(FleetFormat)
@@ -118,7 +116,7 @@ def _release(path: Path) -> Release:
             why = f"{bundle.manifest.board!r} is the name of no board"
             raise ArtifactError(f"{path} cannot be exported", why=why, fix="build the bundle again")
         name = re.sub(r"[^A-Za-z0-9_.]+", "-", bundle.manifest.name).strip("-.") or "pipeline"
-        return Release(path, digest_of_file(path), name, bundle.manifest.board, _page(bundle, path))
+        return Release(path, files.digest_of_file(path), name, bundle.manifest.board, _page(bundle, path))
 
 
 def _page(bundle: Bundle, path: Path) -> Page | None:
@@ -130,7 +128,7 @@ def _page(bundle: Bundle, path: Path) -> Page | None:
         why = "stages: in its pipeline file is no table of stages"
         raise ArtifactError(f"{path} cannot be exported", why=why, fix="build the bundle again")
     for stage in stages.values():
-        port, host = whole_number(str(stage.get("port", 8080))), str(stage.get("host", "127.0.0.1"))
+        port, host = units.whole_number(str(stage.get("port", 8080))), str(stage.get("host", "127.0.0.1"))
         if stage.get("sink") == "http" and port and host != "-":  # that is a variable
             return Page(host, port, bool(stage.get("token")), bool(stage.get("tls")))
     return None
@@ -152,10 +150,10 @@ def export_fleet(paths: Sequence[Path], format: FleetFormat, output: Path) -> tu
             notes.append(f"{name} exists, and may have your changes: it was not replaced")
             continue
         if isinstance(content, Path):
-            with content.open("rb") as bundle, replacing(target) as file:
+            with content.open("rb") as bundle, files.replacing(target) as file:
                 shutil.copyfileobj(bundle, file)
         else:
-            replace_bytes(target, content.encode())
+            files.replace_bytes(target, content.encode())
         written.append(target)
     return tuple(written), tuple(notes)
 
@@ -252,7 +250,7 @@ def _kubernetes(releases: Sequence[Release]) -> Files:
 
 
 def _read_config(name: str) -> str:
-    return (data_folder("configs") / name).read_text(encoding="utf-8")
+    return (installation.data_folder("configs") / name).read_text(encoding="utf-8")
 
 
 def render(template: str, /, **values: Any) -> str:

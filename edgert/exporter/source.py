@@ -10,14 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from edgert.backend.tensorrt.engine_cache import read_record
-from edgert.board import HOST
-from edgert.board.record import find_board
+from edgert.board import HOST, record
 from edgert.bundle.bundle import is_bundle, open_bundle
-from edgert.compiler.build_pipeline import build
+from edgert.compiler import build_pipeline, engine_specs, finish, model_forms
 from edgert.compiler.build_target import build_target, tensorrt_of
-from edgert.compiler.engine_specs import BundleModel
-from edgert.compiler.finish import pipeline_of
-from edgert.compiler.model_forms import FLOAT
 from edgert.config import EmbedTask, InferStage, ModelConfig, PipelineFile, load_pipeline
 from edgert.config.pipeline_file import input_words, key_value, task_words
 from edgert.errors import ConfigError, nearest
@@ -53,7 +49,7 @@ class Item:
     config: ModelConfig
     forms: Mapping[str, Path]
     files: Mapping[str, Path] = field(default_factory=dict)
-    packed: BundleModel | None = None
+    packed: engine_specs.BundleModel | None = None
     plans: tuple[Plan, ...] = ()
 
     @cached_property
@@ -131,20 +127,20 @@ def open_source(
             file = load_pipeline(path, overrides)
             if check is not None:
                 check(chosen_models(file.config.models), build_target(file, board, None, tensorrt).tensorrt)
-            build(file, packed, board=board, tensorrt=tensorrt, on_progress=on_progress)
+            build_pipeline.build(file, packed, board=board, tensorrt=tensorrt, on_progress=on_progress)
         with open_bundle(packed) as bundle:
             members, manifest = folder / "members", bundle.manifest
             bundle.extract(members)
-            file = pipeline_of(manifest, members)
+            file = finish.pipeline_of(manifest, members)
             models = [
-                BundleModel(members, manifest, name, file.config.models[name])
+                engine_specs.BundleModel(members, manifest, name, file.config.models[name])
                 for name in chosen_models(sorted(file.config.models))
             ]
             items = tuple(_item(one, path) for one in models)
             yield Source(path, manifest.board, manifest.tensorrt, items, _other_parts(file))
 
 
-def _item(packed: BundleModel, path: Path) -> Item:
+def _item(packed: engine_specs.BundleModel, path: Path) -> Item:
     forms, files = (
         {name: packed.folder / member for name, member in members.items()}
         for members in (packed.entry.forms, packed.entry.files)
@@ -153,7 +149,7 @@ def _item(packed: BundleModel, path: Path) -> Item:
     return Item(packed.name, where, packed.config, forms, files, packed, tuple(_compiled_plans(packed, where)))
 
 
-def _compiled_plans(packed: BundleModel, where: str) -> Iterator[Plan]:
+def _compiled_plans(packed: engine_specs.BundleModel, where: str) -> Iterator[Plan]:
     entries = packed.manifest.compiled.items()
     compiled = {target: one.engines[packed.name] for target, one in entries if packed.name in one.engines}
     if len(compiled) > 1:
@@ -174,10 +170,10 @@ def _file_source(path: Path, folder: Path, board: str | None, tensorrt: str | No
     copy.write_bytes(to_bytes(load(path)))
     config = ModelConfig(onnx=path.absolute(), task=EmbedTask(embed="none"))
     name = re.sub(r"[^A-Za-z0-9_-]", "-", path.stem)
-    item = Item(name, str(path), config, {FLOAT: copy})
+    item = Item(name, str(path), config, {model_forms.FLOAT: copy})
     if board in (None, HOST):
         return Source(path, HOST, tensorrt or "", (item,))
-    found = find_board(str(board), Path())
+    found = record.find_board(str(board), Path())
     return Source(path, found.name, tensorrt_of(found, tensorrt), (item,))
 
 

@@ -13,10 +13,9 @@ from types import SimpleNamespace
 
 from edgert._version import __version__
 from edgert.backend.base import EngineOptions
+from edgert.backend.tensorrt import dialects, trt_backend
 from edgert.backend.tensorrt.build_request import GPU, BuildRequest, Format
-from edgert.backend.tensorrt.dialects import dialect_of
 from edgert.backend.tensorrt.library import Library, library_of, release_of
-from edgert.backend.tensorrt.trt_backend import static_request
 from edgert.compiler.build_target import model_of
 from edgert.compiler.engine_specs import engine_specs
 from edgert.compiler.model_forms import FLOAT
@@ -58,7 +57,7 @@ def command(request: BuildRequest, library: Library, stem: str, known: Mapping[s
     ``stem`` is the path of its files without the ending: ``parts/gpu`` for ``parts/gpu.onnx``. Raises BuildError where
     this TensorRT or its command line cannot express the request.
     """
-    dialect_of(library).check(request)
+    dialects.dialect_of(library).check(request)
     if request.compute:
         raise request.refusal(f"{library.title} builds for its own GPU only", f"asked for {', '.join(request.compute)}")
     builder = _CommandBuilder(
@@ -256,7 +255,7 @@ def engine_commands(item: Item, tensorrt: str) -> list[Command]:
     commands: list[Command] = []
     places: list[str] = []
     if item.packed is None:
-        requests = [static_request(load(item.forms[FLOAT]), EngineOptions(), title=str(Path(item.where)))]
+        requests = [trt_backend.static_request(load(item.forms[FLOAT]), EngineOptions(), title=str(Path(item.where)))]
     else:
         engine = TENSORRT_DLA if item.uses_dla else TENSORRT
         requests = [spec.request for spec in engine_specs(item.packed, engine, library)]

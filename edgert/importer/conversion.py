@@ -11,14 +11,12 @@ from typing import Any, Literal
 
 import numpy as np
 
+from edgert import engine, files, installation
 from edgert.backend.ort import Function
-from edgert.engine import LoadedEngine, load_engine
 from edgert.errors import BuildError, ConfigError, EdgertError, ModelError, cause
 from edgert.evaluation.final_boxes import BoxAgreement, agreement, has_final_boxes
-from edgert.files import replace_bytes
 from edgert.graph import Model, TensorSpec, inspect, load, to_bytes
 from edgert.importer import conversion_process as worker
-from edgert.installation import export_first
 
 # The form of a source shows its kind. A source that cannot be imported is refused with the reason.
 
@@ -85,7 +83,7 @@ def _archive_source(path: Path) -> Source:
             f"{str(path)!r} is a TorchScript archive",
             why="PyTorch has dropped TorchScript, and its exporter takes modules and exported programs",
             fix="export the module it was made from: torch.export.save(torch.export.export(module, inputs), 'm.pt2'); "
-            + export_first(str(path)),
+            + installation.export_first(str(path)),
         )
     raise _pickle_error(path) if "data.pkl" in names else _format_error(path)
 
@@ -95,8 +93,8 @@ def _pickle_error(path: Path) -> ModelError:
         f"{str(path)!r} is a pickled module or its weights",
         why="a pickle is a program: reading a module out of one runs whatever its author put there; weights alone are "
         "no model",
-        fix=f"{export_first(str(path))}, a function that returns the module, its weights loaded by torch.load(…, "
-        "weights_only=True), and example inputs",
+        fix=f"{installation.export_first(str(path))}, a function that returns the module, its weights loaded by "
+        "torch.load(…, weights_only=True), and example inputs",
     )
 
 
@@ -300,7 +298,7 @@ def compare_and_write(
     if (folder / worker.OTHER_FEEDS).exists():
         _compare_second_run(function, folder, tolerance, source, exporter)
     if output is not None:
-        replace_bytes(output, to_bytes(model))
+        files.replace_bytes(output, to_bytes(model))
     about, seconds = inspect(model), time.perf_counter() - started
     ends, versions = (about.inputs, about.outputs), answer["versions"]
     return Imported(output, model, *ends, about.opset, about.nodes, differences, tolerance, versions, seconds, exporter)
@@ -332,7 +330,7 @@ def from_torch(
     opset: int = OPSET,
     tolerance: float = TOLERANCE,
     threads: int | None = None,
-) -> LoadedEngine:
+) -> engine.LoadedEngine:
     """Export a PyTorch module to ONNX, compare the two, and compile it for this machine. Blocks until done.
 
     The module is exported in this process, as it could only reach another process as a pickle.
@@ -363,4 +361,4 @@ def from_torch(
         answer = convert_object(module, example_inputs, request, folder)
         path = Path(output) if output is not None else None
         made = compare_and_write(folder, title, answer, tolerance, started, path)
-    return load_engine(made.model, threads=threads)
+    return engine.load_engine(made.model, threads=threads)

@@ -13,11 +13,10 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from edgert import installation
+from edgert import installation, user_code
 from edgert.errors import BuildError, DeviceError, ModelError, cause, nearest
 from edgert.importer import conversion_process as process
 from edgert.importer.torch_export import Call, export, inverted_inputs, reason_of, tensors
-from edgert.user_code import load_object
 
 # Models of torchvision and timm by name: ``torchvision:fasterrcnn_resnet50_fpn``, ``timm:resnet18.a1_in1k``.
 #
@@ -244,7 +243,7 @@ def _import_torch() -> Any:
 
 def _call_function(request: process.Request) -> tuple[Any, Any]:
     torch = _import_torch()
-    function: Any = load_object(request.source, "SOURCE", Path(request.search))
+    function: Any = user_code.load_object(request.source, "SOURCE", Path(request.search))
     made = function()
     if not isinstance(made, (tuple, list)) or len(made) != 2 or not isinstance(made[0], torch.nn.Module):
         raise ModelError(

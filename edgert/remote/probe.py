@@ -9,16 +9,13 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
+from edgert import installation, units
 from edgert._version import __version__
-from edgert.board import HOST, THIS_MACHINE
-from edgert.board.record import find_board
+from edgert.board import HOST, THIS_MACHINE, record
 from edgert.compiler.build_target import BuildTarget, build_target
-from edgert.config import PipelineFile
-from edgert.config.engine_choice import TENSORRT, TENSORRT_DLA
+from edgert.config import PipelineFile, engine_choice
 from edgert.errors import ArtifactError, ConfigError, DeviceError
-from edgert.installation import wheel
 from edgert.remote.link import Link, Poll
-from edgert.units import format_bytes
 
 _DEFAULT_PROGRAMS = (("edgert",), ("python3", "-m", "edgert"))
 _NOT_FOUND = (126, 127)
@@ -45,7 +42,7 @@ class RemoteBoard:
 
     def __str__(self) -> str:
         parts = [self.name, self.jetpack and f"JetPack {self.jetpack}", self.mode]
-        parts += [self.tensorrt and f"TensorRT {self.tensorrt}", f"{format_bytes(self.free_bytes)} free"]
+        parts += [self.tensorrt and f"TensorRT {self.tensorrt}", f"{units.format_bytes(self.free_bytes)} free"]
         return ", ".join(filter(None, parts))
 
 
@@ -88,7 +85,7 @@ def read_doctor(text: str, link: Link, stderr: str = "") -> RemoteBoard:
 def _board_of(found: dict[str, Any], link: Link) -> RemoteBoard:
     """Return the board of a doctor's JSON; other JSON raises errors of Python."""
     machine = found.get("machine", {})
-    version, ours = machine.get("edgert"), wheel(__version__)
+    version, ours = machine.get("edgert"), installation.wheel(__version__)
     if version != __version__:
         raise DeviceError(
             f"{link.address} has edgert {version or 'of an earlier version'}, this is edgert {__version__}",
@@ -131,7 +128,7 @@ def remote_target(
         requested = found.name
     if requested != found.name or requested == HOST:
         return build_target(file, requested, mode, tensorrt)
-    known = bool(found.mode) and find_board(requested).has_mode(found.mode)
+    known = bool(found.mode) and record.find_board(requested).has_mode(found.mode)
     return build_target(file, requested, mode or (found.mode if known else None), tensorrt or found.tensorrt or None)
 
 
@@ -148,7 +145,7 @@ def check_target(found: RemoteBoard, address: str, board: str, engines: Collecti
             where="--remote",
             fix=f"leave --board out, or write --board {found.name}",
         )
-    if not {TENSORRT, TENSORRT_DLA}.intersection(engines):
+    if not {engine_choice.TENSORRT, engine_choice.TENSORRT_DLA}.intersection(engines):
         return
     if not found.tensorrt:
         raise DeviceError(
@@ -168,7 +165,7 @@ def check_target(found: RemoteBoard, address: str, board: str, engines: Collecti
 
 def pycuda_note(found: RemoteBoard, address: str, engines: Collection[str]) -> str:
     """Return a note that engines are compiled, but not run, without PyCUDA; empty if it is installed or not needed."""
-    if not found.pycuda_fix or not {TENSORRT, TENSORRT_DLA}.intersection(engines):
+    if not found.pycuda_fix or not {engine_choice.TENSORRT, engine_choice.TENSORRT_DLA}.intersection(engines):
         return ""
     return (
         f"PyCUDA is not installed on {address}: engines are compiled there, but not checked, timed or run "
@@ -182,8 +179,8 @@ def check_space(found: RemoteBoard, address: str, size_bytes: int) -> None:
     if found.free_bytes < needed:
         raise ArtifactError(
             f"the disk of {address} is full",
-            why=f"{format_bytes(found.free_bytes)} are free, {format_bytes(needed)} are needed: {_SPACE_FACTOR} times "
-            "the bundle, for it and its engines",
+            why=f"{units.format_bytes(found.free_bytes)} are free, {units.format_bytes(needed)} are needed: "
+            f"{_SPACE_FACTOR} times the bundle, for it and its engines",
             where=f"{address}: {found.cache}",
             fix="free some space there, or point EDGERT_CACHE at another disk",
         )

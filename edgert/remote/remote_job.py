@@ -11,14 +11,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
+from edgert import files, units
 from edgert.bundle.bundle import Bundle, open_bundle, save_bundle
 from edgert.bundle.manifest import NAME, Manifest, parse_manifest
 from edgert.errors import ArtifactError, BuildError, cause
-from edgert.files import digest_of_file
 from edgert.remote.link import CHUNK_BYTES, Link, LinkError, Poll, link_error, read_line, remote_error
 from edgert.reporter import OnProgress, Progress
 from edgert.steps import Stopped
-from edgert.units import format_bytes
 from edgert.zip_archive import Member, ZipContainer, check_content, member_of, pack
 
 # Retries after a lost connection, with growing pauses, for a limited time.
@@ -74,11 +73,11 @@ class Transfer:
 
     def send(self, bundle: Path) -> str:
         """Send a bundle unless the board has it, and return its SHA-256. Blocks until done."""
-        digest, size_bytes = digest_of_file(bundle), bundle.stat().st_size
+        digest, size_bytes = files.digest_of_file(bundle), bundle.stat().st_size
         began = time.perf_counter()
         self._event("send", "started")
         sent = self.retry.run(lambda: self._send(bundle, digest, size_bytes), lambda: self.at)
-        detail = format_bytes(size_bytes) if sent else "the board has it already"
+        detail = units.format_bytes(size_bytes) if sent else "the board has it already"
         self._event("send", "done" if sent else "cached", time.perf_counter() - began, detail)
         return digest
 
@@ -102,14 +101,14 @@ class Transfer:
         self._event("fetch", "started")
         path.touch()
         self.retry.run(lambda: self._fetch(run, wanted, path), lambda: self.at)
-        if digest_of_file(path) != wanted.sha256:
+        if files.digest_of_file(path) != wanted.sha256:
             raise ArtifactError(
                 "the board's result was damaged during the transfer",
                 why=f"its SHA-256 is not {wanted.sha256[:16]}…",
                 where=self.link.address,
                 fix="build again: the board has it in its cache",
             )
-        self._event("fetch", "done", time.perf_counter() - began, format_bytes(wanted.size_bytes))
+        self._event("fetch", "done", time.perf_counter() - began, units.format_bytes(wanted.size_bytes))
 
     def _fetch(self, run: str, wanted: Member, path: Path) -> None:
         self.at = path.stat().st_size

@@ -37,9 +37,9 @@ def power_of_ten(exponent: int) -> str:
     return str(10**exponent) if exponent <= 2 else f"10{str(exponent).translate(_RAISED)}"
 
 
-def percent(fraction: float, places: int = 2) -> str:
+def percent(fraction: float) -> str:
     """Return 0.7012 as ``"70.12 %"``."""
-    return f"{fixed(fraction * 100, places)}{_SPACE}%"
+    return f"{fixed(fraction * 100, 2)}{_SPACE}%"
 
 
 def share(fraction: float) -> str:
@@ -96,6 +96,6 @@ def is_same(ratio: float) -> bool:
     return 1 / _CLEAR < ratio < _CLEAR
 
 
-def counted(count: int, one: str, many: str = "") -> str:
+def counted(count: int, one: str) -> str:
     """Return ``"1 layer"``, ``"3 layers"``."""
-    return f"{count}{_SPACE}{one if count == 1 else many or one + 's'}"
+    return f"{count}{_SPACE}{one}{'' if count == 1 else 's'}"

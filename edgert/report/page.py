@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from markupsafe import Markup
 
-from edgert.report import numbers
-from edgert.report.svg import escaped, percent, visible
+from edgert.report import numbers, svg
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -185,12 +184,12 @@ def environment() -> "Environment":
         loader=FileSystemLoader(_FOLDER),
         autoescape=True,
         undefined=StrictUndefined,
-        finalize=escaped,
+        finalize=svg.escaped,
         trim_blocks=True,
         lstrip_blocks=True,
     )
     made.globals |= _looks()
-    made.filters |= {"name": name, "breakable": breakable, "percent": percent}
+    made.filters |= {"name": name, "breakable": breakable, "percent": svg.percent}
     shown = ("bare", "counted", "difference", "milliseconds", "score", "size", "times")
     made.filters |= {one: getattr(numbers, one) for one in shown}
     return made
@@ -198,7 +197,7 @@ def environment() -> "Environment":
 
 def name(text: str) -> Markup:
     """Return the name of a node or tensor. A long one is shortened in the middle; hovering shows all of it."""
-    shown = visible(text)
+    shown = svg.visible(text)
     if len(shown) > _NAME_HEAD + _NAME_TAIL:
         parts = [shown[:_NAME_HEAD] + "…", shown[-_NAME_TAIL:]]
     else:
@@ -210,7 +209,7 @@ def name(text: str) -> Markup:
 
 def breakable(text: str) -> Markup:
     """Return a name that may break into lines behind its underscores."""
-    return Markup("_<wbr>").join(map(escaped, text.split("_")))
+    return Markup("_<wbr>").join(map(svg.escaped, text.split("_")))
 
 
 def _digest(text: str) -> str:

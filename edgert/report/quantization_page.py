@@ -10,12 +10,11 @@ import numpy as np
 import numpy.typing as npt
 from markupsafe import Markup
 
-from edgert.report import page
+from edgert.report import page, svg
 from edgert.report.chart import Bar, Interval, Marker, bar_chart, histogram_chart, interval_chart
 from edgert.report.numbers import bare, counted, decibels, fixed, share, significant
 from edgert.report.page import Badge, Cell, Chart, Column, Part, Table
 from edgert.report.quantization_record import REFERENCE, AccuracyRow, LayerRow, QuantizationReport, TensorRow, judge
-from edgert.report.svg import visible
 
 # Accuracy and speed.
 
@@ -115,7 +114,7 @@ def _noise_chart(report: QuantizationReport, worst: Sequence[int]) -> Chart:
     bars = [
         Bar(
             layer.sqnr_db,
-            f"{place + 1}. {visible(layer.name)} ({layer.op}, {layer.precision}): {decibels(layer.sqnr_db)}",
+            f"{place + 1}. {svg.visible(layer.name)} ({layer.op}, {layer.precision}): {decibels(layer.sqnr_db)}",
             marks.get(place, ""),
             layer.precision != report.precision,
         )
@@ -213,7 +212,7 @@ def _card(same: Sequence[TensorRow], sqnr_db: float, rows: int) -> Card:
     row, names = same[0], tuple(one.name for one in same)
     if row.amax <= 0:
         return Card(names, Markup(""), "Always zero: nothing to choose a threshold from.")
-    title = f"Histogram of {visible(row.name)}"
+    title = f"Histogram of {svg.visible(row.name)}"
     drawn = histogram_chart(row.counts, _bin_width(row), row.amax, _markers(row), title=title, rows=rows)
     return Card(names, drawn, " · ".join(_facts(row, sqnr_db)))
 

@@ -8,27 +8,22 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from edgert.assemble import Assembly
-from edgert.assemble.gpu_models import is_on_gpu
-from edgert.assemble.memory import engine_parts, is_ort, sizes_of
+from edgert import meters, units
+from edgert.assemble import Assembly, gpu_models, memory
 from edgert.assemble.models import Models, batch_of
 from edgert.backend import Shapes
 from edgert.board.host import free_bytes
-from edgert.config import InferStage, PipelineFile
+from edgert.config import InferStage, PipelineFile, flow, model_section
 from edgert.config.document import changed_document
-from edgert.config.flow import variants_of
-from edgert.config.model_section import EmbedTask
 from edgert.engine import default_profile
 from edgert.errors import BudgetError, ConfigError, ModelError, StageError, nearest
 from edgert.graph import Model, inputs, load
-from edgert.meters import rss_bytes
 from edgert.policy import Reads
 from edgert.runtime import Stage
 from edgert.stages.decode.kinds import labels_of
 from edgert.swap.guard import Guard
 from edgert.swap.model_trial import measure_memory
 from edgert.swap.verdict import Terms
-from edgert.units import format_bytes
 
 _SAME_SPACE_AGREEMENT = 0.9
 """Least agreement, a mean cosine, with which vectors of two models can be compared with each other."""
@@ -113,7 +108,7 @@ def check_swap(run: Run, name: str, onnx: Path, terms: Terms) -> NewModel:
         fix = "edgert build a bundle with the new model, and run that"
         raise StageError(what, why="it is part of a bundle", fix=fix)
     users = [stage.infer for stage in config.stages.values() if isinstance(stage, InferStage)]
-    turns = next((chain for one in users if name in (chain := variants_of(config.models, one)) and chain[1:]), ())
+    turns = next((chain for one in users if name in (chain := flow.variants_of(config.models, one)) and chain[1:]), ())
     if turns:
         why = f"it takes turns with {' and '.join(set(turns) - {name})}"
         raise StageError(what, why=why, fix="change the file and restart")
@@ -138,7 +133,7 @@ def check_swap(run: Run, name: str, onnx: Path, terms: Terms) -> NewModel:
 
 
 def _check_task(task: Any, terms: Terms) -> None:
-    if not isinstance(task, EmbedTask) or (terms.shadow and terms.min_agreement >= _SAME_SPACE_AGREEMENT):
+    if not isinstance(task, model_section.EmbedTask) or (terms.shadow and terms.min_agreement >= _SAME_SPACE_AGREEMENT):
         return
     why = "galleries and trackers compare its vectors with those of the old model, so both must be of one space"
     fix = f"--shadow 500 --min-agreement {_SAME_SPACE_AGREEMENT:g}; for another space, a new gallery and a restart"
@@ -173,7 +168,7 @@ def load_candidate(run: Run, name: str, new: NewModel, cancel: threading.Event) 
     try:
         loaded = models.engines[name]
         _check_same("inputs", engine, loaded)
-        if isinstance(file.config.models[name].task, EmbedTask):
+        if isinstance(file.config.models[name].task, model_section.EmbedTask):
             _check_same("outputs", engine, loaded)
         places = [place for stage, made in branches.items() for place in _find_places(assembly, stage, made)]
         for place in places:
@@ -186,21 +181,21 @@ def load_candidate(run: Run, name: str, new: NewModel, cancel: threading.Event) 
 
 def _check_room(run: Run, name: str, new: NewModel, cancel: threading.Event) -> None:
     config, engine = new.file.config, run.assembly.engines[name]
-    is_on_host = not is_on_gpu(engine) and is_ort(config, name)
+    is_on_host = not gpu_models.is_on_gpu(engine) and memory.is_ort(config, name)
     model, budget = config.models[name], config.budgets.memory
     if model.backend == "null":
         return
-    rooms = [free_bytes() or math.inf, math.inf if budget is None else max(budget - rss_bytes(), 0)]
+    rooms = [free_bytes() or math.inf, math.inf if budget is None else max(budget - meters.rss_bytes(), 0)]
     room_bytes, needs_bytes = min(rooms), 1
     if is_on_host and room_bytes:
         limit_bytes = 0 if room_bytes == math.inf else round(room_bytes)
         needs_bytes = measure_memory(model.onnx, new.shapes, config.ops, limit_bytes, cancel) or 0
     elif room_bytes:
-        needs_bytes = sum(part.size_bytes for part in engine_parts(name, sizes_of(config, name), 1))
+        needs_bytes = sum(part.size_bytes for part in memory.engine_parts(name, memory.sizes_of(config, name), 1))
     if needs_bytes > room_bytes:
-        needs = f"the new model needs {format_bytes(needs_bytes)} of memory beside the old one"
-        left = f"{format_bytes(round(room_bytes))} are left"
-        left += "" if budget is None else f" of the budget of {format_bytes(budget)}"
+        needs = f"the new model needs {units.format_bytes(needs_bytes)} of memory beside the old one"
+        left = f"{units.format_bytes(round(room_bytes))} are left"
+        left += "" if budget is None else f" of the budget of {units.format_bytes(budget)}"
         raise BudgetError(needs, why=left, fix="a smaller model, more memory, or change the file and restart")
 
 

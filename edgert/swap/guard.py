@@ -14,8 +14,7 @@ from dataclasses import replace
 from typing import Any, cast
 
 from edgert.errors import StageError
-from edgert.runtime import AsyncStage, Result, Stage
-from edgert.runtime.recovery import describe_error
+from edgert.runtime import AsyncStage, Result, Stage, recovery
 
 _JUDGED_RUNS = 30
 """Number of runs whose median is compared with the allowed time."""
@@ -106,7 +105,7 @@ class Guard:
         try:
             out = call()
         except Exception as error:  # noqa: BLE001 - whatever a model's run raises is a reason to go back
-            self._fault(f"it failed: {describe_error(error)}")
+            self._fault(f"it failed: {recovery.describe_error(error)}")
             return None
         finally:
             self.since_s = 0.0
@@ -256,7 +255,7 @@ class AsyncGuard(Guard):
         try:
             yield self._count_impossible()
         except Exception as error:  # noqa: BLE001 - whatever a model's run raises is a reason to go back
-            self._fault(f"it failed: {describe_error(error)}")
+            self._fault(f"it failed: {recovery.describe_error(error)}")
             self._redo()
         finally:
             self.since_s = 0.0

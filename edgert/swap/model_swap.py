@@ -20,8 +20,7 @@ from typing import Any, Literal
 from edgert.config.flow import upstream
 from edgert.errors import EdgertError, StageError
 from edgert.graph import load
-from edgert.runtime import Task
-from edgert.runtime.recovery import describe_error
+from edgert.runtime import Task, recovery
 from edgert.runtime.worker import SHORT_TURNS
 from edgert.swap.candidate import Candidate, Run, check_swap, load_candidate, with_model_file
 from edgert.swap.guard import Guard, guard_for
@@ -182,13 +181,13 @@ class ModelSwap:
         except Exception as error:  # noqa: BLE001 - a thread of its own: the state says what went wrong
             if not isinstance(error, EdgertError):
                 _LOG.exception("the swap of model %s failed", self._name)
-            self._refuse(describe_error(error))
+            self._refuse(recovery.describe_error(error))
         finally:
             try:
                 self._finish()
             except Exception as error:  # noqa: BLE001 - a stage may hang, and an engine may not close
                 text = "model %s: %s; the memory of one model is not freed"
-                _LOG.warning(text, self._name, describe_error(error))
+                _LOG.warning(text, self._name, recovery.describe_error(error))
             level = logging.WARNING if self._state.phase in ("refused", "back") else logging.INFO
             _LOG.log(level, "model %s: %s", self._name, self.state, extra={"code": "swap.ended"})
             self._ended.set()

@@ -16,9 +16,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from edgert import installation
+from edgert import installation, meters
 from edgert.errors import BuildError, EdgertError
-from edgert.meters import rss_bytes
 
 LONGEST_S = 120.0
 _RUNS, _POLL_S, _NICE = 3, 0.1, 10
@@ -87,7 +86,7 @@ def _main(request: Mapping[str, Any]) -> dict[str, Any]:
     try:
         ort()
         load_operators([Path(one) for one in request["ops"]])
-        before_bytes = rss_bytes()
+        before_bytes = meters.rss_bytes()
         _limit_memory(request["room_bytes"])
         engine = load_engine(load(request["path"]), shapes=request["shapes"], threads=1, backend="ort")
         session = engine.session()

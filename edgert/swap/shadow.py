@@ -12,16 +12,12 @@ from typing import Any
 
 import numpy as np
 
-from edgert.assemble import Assembly
-from edgert.assemble.batches import is_paced
+from edgert.assemble import Assembly, batches
 from edgert.config import PipelineFile
 from edgert.errors import EdgertError, StageError
 from edgert.evaluation.score import Agreement, Found, Note
-from edgert.runtime import AsyncStage, Crops, Execution, Result, Stage, Task
+from edgert.runtime import AsyncStage, Crops, Execution, Result, Stage, Task, metrics, records, recovery
 from edgert.runtime.frame import has_pixels
-from edgert.runtime.metrics import RecentLatency
-from edgert.runtime.records import Record
-from edgert.runtime.recovery import describe_error
 from edgert.stages.draw import ImagePainter, Overlay
 from edgert.stages.sink.web.live_images import ELEMENTS, encode_jpeg
 from edgert.swap.verdict import JUDGED_RUNS, Terms, allowed_s, cannot_agree, has_turn
@@ -65,7 +61,7 @@ class ShadowResults:
     since_s: float = 0.0
 
 
-def agreement_of(old: Record, new: Record) -> float | None:
+def agreement_of(old: records.Record, new: records.Record) -> float | None:
     """Return the agreement of two records of one frame, as in ``edgert eval``; None where both are empty.
 
     Raises ConfigError for records of a user's own kind, which cannot be compared.
@@ -108,9 +104,9 @@ class Pace:
         self._budgets, self._assembly, self._tasks = file.config.budgets, assembly, tasks
         self._every, self._rate_hz, self._is_on_gpu = every, rate_hz, is_on_gpu
         folder = file.document.path.parent
-        self._is_paced = any(is_paced(stage, folder) for stage in file.config.stages.values())
+        self._is_paced = any(batches.is_paced(stage, folder) for stage in file.config.stages.values())
         ends = [task.meter.latency for task in assembly.tasks if not task.wiring.outlets]
-        self._recent = RecentLatency(ends, _PRESSURE_WINDOWS)
+        self._recent = metrics.RecentLatency(ends, _PRESSURE_WINDOWS)
         self._latency = self._recent.percentiles()
         self._next_s, self._pressure = 0.0, ""
         self.allowed_s = self._limit_s()
@@ -253,7 +249,7 @@ class Shadow:
         ):
             raise StageError(why)
 
-    def _record_of(self, name: str, result: Result) -> Record:
+    def _record_of(self, name: str, result: Result) -> records.Record:
         """Return the new model's record for the frame of a result. Raises StageError: it fails."""
         stage, _ = self._stages[name]
         impossible, before = self._count_impossible(), result.outputs[name]
@@ -261,7 +257,7 @@ class Shadow:
         try:
             made = stage.process(result)
         except Exception as error:
-            raise StageError(f"the new model fails on a frame: {describe_error(error)}") from error
+            raise StageError(f"the new model fails on a frame: {recovery.describe_error(error)}") from error
         finally:
             self.results.since_s = 0.0
         results = [made] if isinstance(made, Result) else list(made or ())
@@ -275,7 +271,7 @@ class Shadow:
             raise StageError("the new model made no record for a frame of the old one")
         return record
 
-    def _keep(self, name: str, result: Result, record: Record, agreement: float) -> None:
+    def _keep(self, name: str, result: Result, record: records.Record, agreement: float) -> None:
         """Keep a frame for the report if it is among those with the least agreement."""
         shown = self.disagreements
         if len(shown) == SHOWN_DISAGREEMENTS and agreement >= shown[-1].agreement:

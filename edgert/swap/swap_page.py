@@ -4,13 +4,12 @@ import base64
 from collections.abc import Sequence
 
 from edgert.report.page import Badge, Figure, Head, render
-from edgert.swap.model_swap import State
-from edgert.swap.shadow import Disagreement
+from edgert.swap import model_swap, shadow
 
 _PHASE_LOOKS = {"refused": "bad", "back": "bad", "switched": "good", "done": "good"}
 
 
-def render_page(pipeline: str, state: State, disagreements: Sequence[Disagreement]) -> str:
+def render_page(pipeline: str, state: model_swap.State, disagreements: Sequence[shadow.Disagreement]) -> str:
     """Return the report as HTML, with at most eight frames of 480 pixels as images."""
     looked_at = "on every frame" if state.every == 1 else f"on one of {state.every} frames"
     figures = [
@@ -30,7 +29,7 @@ def render_page(pipeline: str, state: State, disagreements: Sequence[Disagreemen
     return render("swap.html.j2", head, {"frames": [_frame_row(one) for one in disagreements], "model": state.model})
 
 
-def _frame_row(one: Disagreement) -> dict[str, object]:
+def _frame_row(one: shadow.Disagreement) -> dict[str, object]:
     images = [f"data:image/jpeg;base64,{base64.b64encode(image).decode()}" for image in one.images]
     return {"images": images, "title": f"{one.stream} {one.frame}, stage {one.stage}: agreement {one.agreement:.2f}"}
 

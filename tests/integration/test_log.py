@@ -90,13 +90,17 @@ def test_another_word_is_a_usage_error(tmp_path: Path) -> None:
     assert done.returncode == 2 and "'xml' is neither text nor json" in done.stderr
 
 
-def test_text_that_is_no_terminal_is_a_line_with_date_and_level(tmp_path: Path) -> None:
+def test_text_that_is_no_terminal_is_a_line_with_date_and_level(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with (tmp_path / "out").open("w+") as out:
         assert (
             log.log_format(None, out) == log.log_format("text", sys.stderr) == "text"
             and log.log_format("json", out) == "json"
         )
-        log._TextHandler(out, dict).emit(record("cam: gone", level=logging.WARNING))
+        monkeypatch.setattr(sys, "stderr", out)
+        start_log("text", Console(), quiet=False, stages=dict)
+        logging.getLogger("edgert.x").warning("cam: gone")
     at, level, message = (tmp_path / "out").read_text().split(" ", 2)
     assert datetime.fromisoformat(at).utcoffset() is not None and (level, message) == ("warning", "cam: gone\n")
 
@@ -193,7 +197,7 @@ def test_entries_of_the_journal_hold_anything() -> None:
 def test_without_a_journal_there_lines_have_its_priorities(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(log, "JOURNAL", str(tmp_path / "none"))
     with (tmp_path / "out").open("w") as out:
-        log._JournalHandler(out, dict).emit(record("cam: two\nlines", level=logging.WARNING))
+        log._JournalHandler(out, dict, log._prefixed).emit(record("cam: two\nlines", level=logging.WARNING))
     assert (tmp_path / "out").read_text() == "<4>cam: two\n<4>lines\n"
 
 
@@ -201,7 +205,7 @@ def test_too_long_for_a_datagram_goes_to_standard_error(tmp_path: Path, monkeypa
     monkeypatch.setattr(log, "JOURNAL", str(tmp_path / "journal"))
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as journal, (tmp_path / "out").open("w") as out:
         journal.bind(str(tmp_path / "journal"))
-        log._JournalHandler(out, dict).emit(record("y" * 5_000_000))
+        log._JournalHandler(out, dict, log._prefixed).emit(record("y" * 5_000_000))
     assert (tmp_path / "out").stat().st_size == 5_000_004
 
 
