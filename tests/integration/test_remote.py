@@ -8,6 +8,7 @@ import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -95,49 +96,42 @@ def test_strict_is_the_boards_to_be(there: Board, bundle: Path, tmp_path: Path) 
     assert built.engines == {"parts": "the tests' own, strictly"} and built.waiting == {}
 
 
-def refusal(bundle: Path, address: str = "board", program: str | None = None) -> LinkError:
-    with pytest.raises(LinkError) as caught:
-        build_remote(bundle, bundle.with_name("out.edgert"), address, program=program)
-    assert not bundle.with_name("out.edgert").exists()
-    return caught.value
-
-
-def test_a_board_that_refuses(there: Board, bundle: Path) -> None:
-    there.down()
-    error = refusal(bundle)
-    assert error.what == "board refused the connection" and "systemctl enable --now ssh" in error.fix
-    assert "Connection refused" in error.why
-
-
-def test_a_host_key_that_has_changed(there: Board, bundle: Path) -> None:
+def change_key(there: Board) -> None:
     there.down()
     there.new_host_key()
     there.up()
-    error = refusal(bundle)
-    assert error.what == "the host key of board has changed" and "ssh-keygen -R board" in error.fix
 
 
-def test_a_host_key_that_nobody_has_accepted(there: Board, bundle: Path) -> None:
+def unknown_key(there: Board) -> None:
     (there.folder / "known_hosts").unlink()
-    error = refusal(bundle)
-    assert error.what == "the host key of board is not known yet" and "ssh board once by hand" in error.fix
-    assert not (there.folder / "known_hosts").exists()
 
 
-def test_a_board_that_does_not_know_the_key(there: Board, bundle: Path) -> None:
+def not_let_in(there: Board) -> None:
     (there.folder / "authorized_keys").write_text("")
-    error = refusal(bundle)
-    assert error.what == "board does not let this user in" and "ssh-copy-id board" in error.fix
 
 
-def test_a_board_that_there_is_not(there: Board, bundle: Path) -> None:
-    error = refusal(bundle, "nobody@no-such-host.invalid")
-    assert error.what == "unknown host 'no-such-host.invalid'"
-
-
-def test_a_port_that_nobody_listens_on(there: Board, bundle: Path) -> None:
-    error = refusal(bundle, f"ssh://user@127.0.0.1:{free_port()}")
-    assert error.what.endswith("refused the connection") and "ssh://user@host:2222" in error.fix
+@pytest.mark.parametrize(
+    ("change", "address", "what", "fix"),
+    [
+        (Board.down, "board", "board refused the connection", "systemctl enable --now ssh"),
+        (change_key, "board", "the host key of board has changed", "ssh-keygen -R board"),
+        (unknown_key, "board", "the host key of board is not known yet", "ssh board once by hand"),
+        (not_let_in, "board", "board does not let this user in", "ssh-copy-id board"),
+        (None, "nobody@no-such-host.invalid", "unknown host 'no-such-host.invalid'", ""),
+        (None, "ssh://user@127.0.0.1:PORT", "refused the connection", "ssh://user@host:2222"),
+    ],
+)
+def test_a_board_that_cannot_be_reached(
+    there: Board, bundle: Path, change: Any, address: str, what: str, fix: str
+) -> None:
+    if change:
+        change(there)
+    with pytest.raises(LinkError) as caught:
+        build_remote(bundle, bundle.with_name("out.edgert"), address.replace("PORT", str(free_port())))
+    assert caught.value.what.endswith(what) and fix in caught.value.fix
+    assert "refused" not in what or "Connection refused" in caught.value.why
+    assert not bundle.with_name("out.edgert").exists()
+    assert (there.folder / "known_hosts").exists() == (change is not unknown_key)
 
 
 def test_a_board_without_edgert(there: Board, bundle: Path) -> None:

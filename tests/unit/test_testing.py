@@ -155,36 +155,24 @@ class TestCropDetections(StageSuite):
         return CropDetections("crop", CropConfig())
 
 
-class TestZones(StageSuite):
+LEFT = {"left": [[0, 0], [0.5, 0], [0.5, 1]]}
+STAGE_KEYS: dict[str, dict[str, Any]] = {
+    "zones": {"zones": LEFT},
+    "events": {"rules": {"crowd": {"count": 2}}},
+    "privacy": {"areas": LEFT, "classes": "thing"},
+    "motion": {},
+    "distance": {},
+}
+
+
+@pytest.mark.parametrize("name", [pytest.param(name, id=name) for name in STAGE_KEYS])
+class TestStages(StageSuite):
+    @pytest.fixture(autouse=True)
+    def _chosen(self, name: str) -> None:
+        self.keys = {"stage": name, "from": "find", **STAGE_KEYS[name]}
+
     def make(self, folder: Path) -> Stage:
-        keys = {"stage": "zones", "zones": {"left": [[0, 0], [0.5, 0], [0.5, 1], [0, 1]]}, "from": "track"}
-        stage: Stage = make_stage(PackageStage.model_validate(keys), "areas", Context())
-        return stage
-
-
-class TestEvents(StageSuite):
-    def make(self, folder: Path) -> Stage:
-        keys = {"stage": "events", "rules": {"crowd": {"count": 2}}, "from": "areas"}
-        stage: Stage = make_stage(PackageStage.model_validate(keys), "alarm", Context())
-        return stage
-
-
-class TestPrivacy(StageSuite):
-    def make(self, folder: Path) -> Stage:
-        keys = {"stage": "privacy", "areas": {"left": [[0, 0], [0.5, 0], [0.5, 1]]}, "classes": "thing", "from": "find"}
-        stage: Stage = make_stage(PackageStage.model_validate(keys), "hide", Context())
-        return stage
-
-
-class TestMotion(StageSuite):
-    def make(self, folder: Path) -> Stage:
-        stage: Stage = make_stage(PackageStage.model_validate({"stage": "motion", "from": "find"}), "moving", Context())
-        return stage
-
-
-class TestDistance(StageSuite):
-    def make(self, folder: Path) -> Stage:
-        stage: Stage = make_stage(PackageStage.model_validate({"stage": "distance", "from": "find"}), "far", Context())
+        stage: Stage = make_stage(PackageStage.model_validate(self.keys), "own", Context())
         return stage
 
 
@@ -198,7 +186,7 @@ def test_every_kind_is_asked() -> None:
     assert set(SINK_KEYS) == set(SINKS.own)
     assert {task: set(shapes) for task, shapes in SHAPES.items()} == {task: set(r.own) for task, r in DECODERS.items()}
     assert {TestByteTrack.name, TestBotSort.name} == set(TRACKERS.own)
-    assert set(STAGES.own) == {"zones", "events", "privacy", "motion", "distance"}  # TestZones, ...
+    assert set(STAGES.own) == set(STAGE_KEYS)
     asked = {TestOrt.name, TestNull.name, TestOpenVino.name}
     assert set(BACKENDS.own) - asked == {"auto", "onnxruntime-cuda", "tensorrt"}
 
