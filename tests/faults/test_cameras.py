@@ -1,7 +1,6 @@
 """Cameras that are absent, killed, frozen, silent or changed, beside others that are not."""
 
 import gc
-import http.client
 import logging
 import socket
 import threading
@@ -29,6 +28,7 @@ from edgert.stages.source.timeline import MediaClock, Timeline
 from tests.bench.bench_reconnect import RATE, measure
 from tests.helpers.clips import h264_units, write_clip
 from tests.helpers.command import ROOT, free_port
+from tests.helpers.http_request import answer_of
 from tests.helpers.rtsp_server import RtspProgram, RtspServer, save
 from tests.helpers.virtual_clock import VirtualClock
 from tests.helpers.waiting import wait_until
@@ -75,13 +75,8 @@ wait = partial(wait_until, timeout_s=15.0)
 
 
 def ask(port: int, path: str) -> tuple[int, str]:
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=5)
-    try:
-        connection.request("GET", path)
-        answer = connection.getresponse()
-        return answer.status, answer.read().decode()
-    finally:
-        connection.close()
+    status, _, body = answer_of(f"http://127.0.0.1:{port}", path)
+    return status, body.decode()
 
 
 @pytest.mark.parametrize("kills", [4, pytest.param(20, marks=pytest.mark.slow)])

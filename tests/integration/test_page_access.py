@@ -16,6 +16,7 @@ from edgert.stages.kinds import Http
 from edgert.stages.sink.web.http_server import Access
 from edgert.stages.sink.web.http_sink import HttpSink
 from tests.helpers.brokers import certificate
+from tests.helpers.http_request import answer_of
 from tests.helpers.written import opened
 
 TOKEN = "a-long-secret-token"
@@ -32,13 +33,7 @@ def http_sink(**keys: Any) -> HttpSink:
 
 
 def status(sink: HttpSink, path: str, authorization: str = "") -> tuple[int, http.client.HTTPMessage, bytes]:
-    port = int(sink.url.rstrip("/").rpartition(":")[2])
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=5)
-    connection.request("GET", path, headers={"Authorization": authorization} if authorization else {})
-    answer = connection.getresponse()
-    body = answer.read()
-    connection.close()
-    return answer.status, answer.headers, body
+    return answer_of(sink.url, path, **({"Authorization": authorization} if authorization else {}))
 
 
 def basic(text: str) -> str:

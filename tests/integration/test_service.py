@@ -1,6 +1,5 @@
 """A run that reports to systemd: with a real process and a socket like systemd's."""
 
-import http.client
 import json
 import signal
 import socket
@@ -9,6 +8,7 @@ import sys
 from pathlib import Path
 
 from tests.helpers.command import environment, free_port
+from tests.helpers.http_request import answer_of
 
 TEXT = """
 name: p
@@ -34,10 +34,8 @@ class Slow:
 
 
 def ask(port: int, path: str) -> tuple[int, str]:
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
-    connection.request("GET", path)
-    answer = connection.getresponse()
-    return answer.status, answer.read().decode()
+    status, _, body = answer_of(f"http://127.0.0.1:{port}", path)
+    return status, body.decode()
 
 
 def test_it_is_ready_when_the_last_stage_is_open_and_lives_until_it_stops(tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ from edgert.runtime.records import Result
 from edgert.stages.sink.web import live_page
 from edgert.stages.sink.web.http_sink import HttpSink
 from tests.helpers.frames import detections, frame_of, result_of
+from tests.helpers.http_request import answer_of
 from tests.helpers.written import opened
 
 STATS = {"fps": 24.5, "frames_out": 7, "dropped": 2, "latency_ms": {"p50": float("nan")}, "stages": {}}
@@ -40,13 +41,7 @@ def port_of(sink: HttpSink) -> int:
 def ask(
     sink: HttpSink, path: str, method: str = "GET", host: str | None = None, accept: str = "*/*"
 ) -> tuple[int, http.client.HTTPMessage, bytes]:
-    connection = http.client.HTTPConnection("127.0.0.1", port_of(sink), timeout=5)
-    headers = {"Accept": accept, **({"Host": host} if host is not None else {})}
-    connection.request(method, path, headers=headers)
-    answer = connection.getresponse()
-    body = answer.read()
-    connection.close()
-    return answer.status, answer.headers, body
+    return answer_of(sink.url, path, method, Accept=accept, **({} if host is None else {"Host": host}))
 
 
 def shown(index: int = 0) -> Result:

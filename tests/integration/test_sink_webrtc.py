@@ -16,7 +16,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 import pytest
 
@@ -36,6 +35,7 @@ from edgert.stages.sink.web.http_sink import HttpSink
 from tests.helpers.browser import Page, browser
 from tests.helpers.clock_in_frames import BITS, READ_IN_A_PAGE, SIDE, Camera
 from tests.helpers.frames import frame_of
+from tests.helpers.http_request import answer_of
 from tests.helpers.waiting import wait_until
 
 TOKEN = "a-token-of-sixteen"
@@ -78,13 +78,9 @@ def sessions_of(sink: WebrtcSink) -> dict[str, Any]:
 
 def ask(
     sink: WebrtcSink | HttpSink, method: str, path: str, body: str = "", **headers: str
-) -> tuple[int, dict[str, str], str]:
-    connection = http.client.HTTPConnection("127.0.0.1", urlsplit(sink.url).port, timeout=30)
-    connection.request(method, path, body, {name.replace("_", "-"): value for name, value in headers.items()})
-    answer = connection.getresponse()
-    found = answer.status, {name.lower(): value for name, value in answer.getheaders()}, answer.read().decode()
-    connection.close()
-    return found
+) -> tuple[int, http.client.HTTPMessage, str]:
+    status, found, text = answer_of(sink.url, path, method, body, **headers)
+    return status, found, text.decode()
 
 
 def test_what_the_addresses_give_and_refuse() -> None:

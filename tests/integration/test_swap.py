@@ -6,8 +6,6 @@ import shutil
 import signal
 import threading
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Callable, Iterator
 from itertools import pairwise
 from pathlib import Path
@@ -31,6 +29,7 @@ from tests.helpers.bad_models import BAD, GOOD, LATER, OPERATORS, written
 from tests.helpers.command import ROOT, in_process, start
 from tests.helpers.gpu import gpu_or_skip
 from tests.helpers.growth import growth
+from tests.helpers.http_request import answer_of
 from tests.helpers.models import make
 from tests.helpers.operators import only_here
 from tests.helpers.waiting import wait_until
@@ -328,12 +327,8 @@ def test_the_live_page_shows_where_they_disagree_to_who_has_the_token(folder: Pa
 
 
 def page(url: str, token: str) -> tuple[int, str]:
-    request = urllib.request.Request(f"{url}swap", headers={"Authorization": f"Bearer {token}"} if token else {})
-    try:
-        with urllib.request.urlopen(request, timeout=10) as answer:
-            return answer.status, answer.read().decode()
-    except urllib.error.HTTPError as error:
-        return error.code, ""
+    status, _, body = answer_of(url, "/swap", **({"Authorization": f"Bearer {token}"} if token else {}))
+    return status, body.decode()
 
 
 def test_images_stay_private_where_a_later_stage_hides_parts(folder: Path, seen: Seen) -> None:
