@@ -22,32 +22,6 @@ from edgert.board.host import (
 from tests.unit.board.tree import ARM_CORE, write
 
 
-def test_quota_of_both_cgroup_versions(tmp_path: Path) -> None:
-    write(tmp_path, "v2/sys/fs/cgroup/cpu.max", "150000 100000\n")
-    write(tmp_path, "v1/sys/fs/cgroup/cpu/cpu.cfs_quota_us", "50000\n")
-    write(tmp_path, "v1/sys/fs/cgroup/cpu/cpu.cfs_period_us", "100000\n")
-    assert core_quota(tmp_path / "v2") == 1.5
-    assert core_quota(tmp_path / "v1") == 0.5
-    assert core_count(tmp_path / "v1") == 1
-
-
-@pytest.mark.parametrize("text", ["max 100000\n", "-1 100000\n", "0 100000\n", "nonsense\n", ""])
-def test_no_quota(tmp_path: Path, text: str) -> None:
-    write(tmp_path, "sys/fs/cgroup/cpu.max", text)
-    assert core_quota(tmp_path) is None
-    assert core_count(tmp_path) >= 1
-
-
-def test_cores_are_shared_but_never_none() -> None:
-    assert (share_cores(8, 3), share_cores(2, 4), share_cores(4, 0)) == (2, 1, 4)
-
-
-def test_read_text_takes_off_the_nul_and_forgives_absence(tmp_path: Path) -> None:
-    write(tmp_path, "model", "A Kit\0")
-    assert read_text(tmp_path / "model") == "A Kit"
-    assert read_text(tmp_path / "none") == ""
-
-
 @pytest.mark.parametrize(("text", "count"), [("0-7", 8), ("0-3,6,8-9", 7), ("0", 1)])
 def test_lists_of_cores(tmp_path: Path, text: str, count: int) -> None:
     write(tmp_path, "sys/devices/system/cpu/online", text + "\n")
@@ -145,18 +119,6 @@ def test_who_adds_products_of_bytes_in_16_bits(tmp_path: Path, text: str, satura
     assert saturates_bytes(tmp_path) is saturates
 
 
-def cgroup(root: Path, **files: str) -> Path:
-    for name, text in files.items():
-        path = root / "sys/fs/cgroup" / name.replace("__", "/").replace("_dot_", ".")
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
-    return root
-
-
-def v1(root: Path, quota: str, period: str) -> Path:
-    return cgroup(root, cpu__cpu_dot_cfs_quota_us=quota, cpu__cpu_dot_cfs_period_us=period)
-
-
 @pytest.mark.parametrize(
     ("text", "cores"),
     [
@@ -173,14 +135,17 @@ def v1(root: Path, quota: str, period: str) -> Path:
     ],
 )
 def test_a_quota_of_cgroup_v2(tmp_path: Path, text: str, cores: float | None) -> None:
-    assert core_quota(cgroup(tmp_path, cpu_dot_max=text)) == cores
+    write(tmp_path, "sys/fs/cgroup/cpu.max", text)
+    assert core_quota(tmp_path) == cores
 
 
 @pytest.mark.parametrize(
     ("quota", "period", "cores"), [("50000", "100000", 0.5), ("-1", "100000", None), ("", "", None), ("5", "0", None)]
 )
 def test_a_quota_of_cgroup_v1(tmp_path: Path, quota: str, period: str, cores: float | None) -> None:
-    assert core_quota(v1(tmp_path, quota, period)) == cores
+    write(tmp_path, "sys/fs/cgroup/cpu/cpu.cfs_quota_us", quota)
+    write(tmp_path, "sys/fs/cgroup/cpu/cpu.cfs_period_us", period)
+    assert core_quota(tmp_path) == cores
 
 
 def test_a_machine_without_cgroups(tmp_path: Path) -> None:
@@ -188,14 +153,14 @@ def test_a_machine_without_cgroups(tmp_path: Path) -> None:
     assert core_count(tmp_path) == len(os.sched_getaffinity(0))
 
 
-def test_cores_are_cut_by_the_quota_but_never_to_none(tmp_path: Path) -> None:
-    assert core_count(cgroup(tmp_path, cpu_dot_max="1000 100000")) == 1
-
-
-def test_a_quota_of_a_part_of_a_core_counts_as_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("quota", "cores"), [("1000", 1), ("250000", 3), ("9900000", 8)])
+def test_cores_are_cut_by_the_quota_but_never_to_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, quota: str, cores: int
+) -> None:
+    """A part of a core counts as one."""
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)))
-    assert core_count(cgroup(tmp_path, cpu_dot_max="250000 100000")) == 3
-    assert core_count(cgroup(tmp_path, cpu_dot_max="9900000 100000")) == 8
+    write(tmp_path, "sys/fs/cgroup/cpu.max", f"{quota} 100000")
+    assert core_count(tmp_path) == cores
 
 
 def test_small_files_are_read_without_their_nul(tmp_path: Path) -> None:

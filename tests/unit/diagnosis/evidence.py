@@ -1,10 +1,11 @@
 """Evidence made by hand: a machine that has everything, from which tests take things away."""
 
+import re
 from pathlib import Path
 from typing import Any
 
 from edgert.board import detect
-from edgert.diagnosis.probe import Answer, Evidence
+from edgert.diagnosis.probe import Answer, Evidence, Finding
 
 ABSENT = Answer({}, is_absent=True)
 WORKING: dict[str, Answer] = {
@@ -52,3 +53,9 @@ def evidence(root: Path, **answers: Answer) -> Evidence:
 def without(name: str, **facts: Any) -> Answer:
     """The working answer of a package with some facts changed."""
     return Answer({**WORKING[name].facts, **facts})
+
+
+def check(found: Finding, state: str, detail: str, fix: str | None) -> None:
+    """Check a finding; its detail and its fix are given as they begin, as regular expressions, the fix if it counts."""
+    assert found.state == state and re.match(detail, found.detail), found
+    assert fix is None or (re.match(fix, found.fix) if fix else not found.fix), found

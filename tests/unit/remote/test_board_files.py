@@ -75,35 +75,21 @@ def test_a_lock_is_not_waited_for_for_ever(tmp_path: Path) -> None:
     os.close(first)
 
 
-def test_a_bundle_comes_in_whole(content: Content, source: BinaryIO) -> None:
+@pytest.mark.parametrize(
+    ("part", "bundle", "at"),
+    [(b"", b"", 0), (BYTES[:1000], b"", 1000), (b"", BYTES, len(BYTES)), (b"", b"?" + BYTES[1:], 0)],
+    ids=["whole", "from where it broke off", "not again", "again if it was damaged there"],
+)
+def test_a_bundle_comes_in(content: Content, source: BinaryIO, part: bytes, bundle: bytes, at: int) -> None:
+    content.folder.mkdir(parents=True)
+    for path, data in ((content.part, part), (content.bundle, bundle)):
+        if data:
+            path.write_bytes(data)
+    source.seek(at)
     out = io.BytesIO()
     receive(content, len(BYTES), source, out)
-    assert answers(out) == [{"at": 0}, {"done": True}]
+    assert answers(out) == [{"at": at}, {"done": True}]
     assert content.bundle.read_bytes() == BYTES and not content.part.exists()
-
-
-def test_a_bundle_goes_on_from_where_it_broke_off(content: Content, source: BinaryIO) -> None:
-    content.folder.mkdir(parents=True)
-    content.part.write_bytes(BYTES[:1000])
-    source.seek(1000)
-    out = io.BytesIO()
-    receive(content, len(BYTES), source, out)
-    assert answers(out)[0] == {"at": 1000} and content.bundle.read_bytes() == BYTES
-
-
-def test_a_bundle_that_is_there_is_not_sent_again(content: Content, source: BinaryIO) -> None:
-    receive(content, len(BYTES), source, io.BytesIO())
-    out = io.BytesIO()
-    receive(content, len(BYTES), source, out)
-    assert answers(out) == [{"at": len(BYTES)}, {"done": True}]
-
-
-def test_a_bundle_that_was_damaged_there_is_sent_again(content: Content, source: BinaryIO) -> None:
-    content.folder.mkdir(parents=True)
-    content.bundle.write_bytes(b"?" + BYTES[1:])
-    out = io.BytesIO()
-    receive(content, len(BYTES), source, out)
-    assert answers(out)[0] == {"at": 0} and content.bundle.read_bytes() == BYTES
 
 
 def test_a_bundle_that_is_cut_short_is_kept_to_go_on_from(content: Content, source: BinaryIO) -> None:
