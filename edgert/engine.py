@@ -152,17 +152,9 @@ def build_engine(
 ) -> backends.Engine:
     """Compile a model with the settings of its section, in its own precision.
 
-    Args:
-        model: the model.
-        config: section of the pipeline file.
-        threads: number of CPU threads; None: chosen by the backend.
-        batch: number of rows, where the model's batch size is dynamic.
-        by: backend that compiles it, instead of the one in the section.
-        precision: precision in which a TensorRT with precision flags may compute a float32 model.
-
-    Raises:
-        BuildError: the backend refuses the model.
-        ModelError: dimensions are dynamic, and there is neither ``input: size`` nor ``profiles:``.
+    ``by`` replaces the backend of the section; ``batch`` is used where the model's batch size is dynamic. ``precision``
+    is that in which a TensorRT with precision flags may compute a float32 model. Raises BuildError: the backend refuses
+    the model. Raises ModelError: dimensions are dynamic, and there is neither ``input: size`` nor ``profiles:``.
     """
     profiles: Mapping[str, backends.Shapes] = config.profiles or default_profile(model, config, batch)
     chosen = by or backends.backend(config.backend)
@@ -301,12 +293,7 @@ _PROMPTS = ("prompt", "text", "txt", "token", "input_ids", "caption", "attention
 
 
 def wrong_inputs_error(shapes: Mapping[str, Sequence[object]], path: str) -> ModelError:
-    """Return the error for a model whose inputs are not one image.
-
-    Args:
-        shapes: input name → shape.
-        path: path of the model, for the message.
-    """
+    """Return the error for a model whose inputs are not one image."""
     prompt = next((name for name in shapes if any(word in name.lower() for word in _PROMPTS)), None)
     shown = ", ".join(f"{name} [{', '.join(map(str, shape))}]" for name, shape in shapes.items()) or "nothing"
     if prompt is not None and len(shapes) > 1:

@@ -18,13 +18,7 @@ def is_paced(stage: StageConfig, directory: Path) -> bool:
 
 
 def why_not_wait(config: PipelineConfig, name: str, directory: Path) -> str:
-    """Return why an idle model does not wait for a full batch: which sources are live; empty if it waits.
-
-    Args:
-        config: the pipeline's config.
-        name: name of the stage that runs the model.
-        directory: folder of the pipeline file.
-    """
+    """Return why an idle model does not wait for a full batch: which sources are live; empty if it waits."""
     live = []
     for source in sorted(sources_of(config.stages)[name]):
         stage = config.stages[source]
@@ -53,14 +47,7 @@ def check_batched(outputs: Sequence[str], where: str) -> None:
 def check_batch_size(stage: InferStage, rows: int, where: str, in_bundle: bool) -> None:
     """Check that a model takes as many frames per run as its stage asks for.
 
-    Args:
-        stage: stage that runs the model.
-        rows: maximum number of frames in one run of the model.
-        where: place of ``batch`` in the pipeline file.
-        in_bundle: whether the model belongs to a bundle.
-
-    Raises:
-        ConfigError: the model takes fewer frames.
+    ``rows`` are the most frames in one run of the model. Raises ConfigError: the model takes fewer frames.
     """
     if stage.batch is None or stage.batch.max <= rows:
         return

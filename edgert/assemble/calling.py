@@ -30,9 +30,7 @@ _LOG = logging.getLogger(__name__)
 class _Caller:
     """Thread that calls the pipeline, in the form that the watchdog reads.
 
-    Attributes:
-        ident: number of the thread in Python; None while there is no call.
-        native_id: number of the last calling thread in the system.
+    ``native_id`` is the last calling thread's in the system.
     """
 
     def __init__(self, tasks: Sequence[Task]) -> None:
@@ -55,16 +53,8 @@ class _Caller:
 class Calling:
     """Calls of one pipeline, one at a time. A second thread that calls waits for the first.
 
-    Args:
-        file: the pipeline.
-        assembly: its live objects.
-        runner: runner of the pipeline, whose threads are not started; it stores errors and the stop.
-
-    Attributes:
-        is_left: whether a call was left behind in a stage that does not return.
-
-    Raises:
-        StageError: the pipeline cannot be called.
+    The runner stores errors and the stop; its threads are not started. ``is_left`` is whether a call was left behind in
+    a stage that does not return. Raises StageError: the pipeline cannot be called.
     """
 
     def __init__(self, file: PipelineFile, assembly: Assembly, runner: Runner) -> None:
@@ -103,12 +93,8 @@ class Calling:
     def __call__(self, arrays: Sequence[Any], options: dict[str, Any]) -> list[Result]:
         """Return the results of frames. Their pixels stay valid until the next call.
 
-        Args:
-            arrays: images, as for :meth:`~edgert.stages.source.api.ApiSource.submit`.
-            options: further arguments of that method.
-
-        Raises:
-            EdgertError: an array is no image, which changes nothing; or a stage failed, which ends the pipeline.
+        Arguments are those of :meth:`~edgert.stages.source.api.ApiSource.submit`. Raises EdgertError: an array is no
+        image, which changes nothing; or a stage failed, which ends the pipeline.
         """
         self._acquire_turn()
         try:
@@ -121,14 +107,9 @@ class Calling:
         """Yield the results of frames, in order. Each stays valid until the next.
 
         A GPU gets the next frames before the results of the last ones are waited for. If the iterator is closed early,
-        frames in flight go through all stages, and their results are dropped.
-
-        Args:
-            arrays: images as in a call, read one by one in the thread that asks for a result.
-            options: further arguments as in a call.
-
-        Raises:
-            EdgertError: as in a call. When no more frames are accepted, as after ``limit:``, the iterator ends.
+        frames in flight go through all stages, and their results are dropped. ``arrays`` is read image by image in the
+        thread that asks for a result. Raises EdgertError: as in a call. When no more frames are accepted, as after
+        ``limit:``, the iterator ends.
         """
         self._acquire_turn()
         try:

@@ -59,11 +59,6 @@ def run_beside(parts: Sequence[list[Task]], streams: frozenset[str], capacity: i
     """Insert a task before parallel stages that runs all their models on one GPU.
 
     Each stage passes on only its own records. The new task becomes the first task of the first stage.
-
-    Args:
-        parts: tasks of each stage; stages of one task are changed.
-        streams: streams of the edges behind the new task.
-        capacity: capacity of these edges.
     """
     on_gpus: dict[object, list[list[Task]]] = {}
     for tasks in parts:

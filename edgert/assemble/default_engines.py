@@ -28,11 +28,6 @@ def with_default_engines(
 
     The file is unchanged and the line empty if the file has ``engines:`` or ``board: host``, all its models name their
     backend, or this machine has no NVIDIA GPU. No vendor package is imported then.
-
-    Args:
-        file: the pipeline.
-        machine: the machine; by default this one.
-        trt: TensorRT's backend; by default that of this machine.
     """
     config = file.config
     used = [name for name in config.models if users_of(config.stages, config.models, name)]

@@ -38,8 +38,7 @@ ModelOf = Callable[[str, ModelConfig, Form], Model]
 def board_of(file: PipelineFile) -> Board | None:
     """Return the board that ``board:`` names, directly or by its description file; None for this machine.
 
-    Raises:
-        ConfigError: there is no such board, or its description has errors.
+    Raises ConfigError: there is no such board, or its description has errors.
     """
     name = file.config.board
     if name in THIS_MACHINE:
@@ -55,19 +54,14 @@ def board_of(file: PipelineFile) -> Board | None:
 
 
 class Engines(Protocol):
-    """Compiled models of one pipeline.
-
-    Attributes:
-        in_bundle: whether the models belong to a bundle, whose input sizes are fixed.
-    """
+    """Compiled models of one pipeline."""
 
     in_bundle: bool
 
     def compile(self, name: str, config: ModelConfig, threads: int, batch: int) -> Engine:
         """Return the engine that runs a model here. Its ``info`` names it and the engines that were skipped.
 
-        Raises:
-            BuildError: no engine accepts the model, or an engine would be skipped although ``strict`` forbids it.
+        Raises BuildError: no engine accepts the model, or an engine would be skipped although ``strict`` forbids it.
         """
 
 
@@ -76,13 +70,6 @@ class ChainEngines:
 
     A model's own ``backend:``, or its placement on CPU cores, has priority. TensorRT uses FP16 where the precision is
     left open.
-
-    Args:
-        file: the pipeline.
-        model: function that loads a model in the precision that its section asks for.
-        strict: whether a skipped engine is an error.
-        bar: function called with the progress of TensorRT's compilation.
-        trt: TensorRT's backend; by default that of this machine.
     """
 
     in_bundle = False
@@ -127,10 +114,8 @@ class ChainEngines:
     def compile_alike(self, models: Mapping[str, tuple[ModelConfig, int, int]]) -> dict[str, Engine]:
         """Return engines of one kind for models that replace each other, where their sections leave the engine open.
 
-        All of them must read frames from the same memory. Raises as :meth:`compile` does.
-
-        Args:
-            models: section, threads and batch of each model, by name, as for :meth:`compile`.
+        All of them must read frames from the same memory. Raises as :meth:`compile` does. ``models`` has section,
+        threads and batch of each.
         """
         wanted = {name: given for name, given in models.items() if leaves_engine(given[0])}
         on_cpu = [name for name in models if name not in wanted and models[name][0].backend not in _GPU_BACKENDS]
@@ -223,17 +208,8 @@ class Placer:
     def plan(self, name: str, config: ModelConfig, stage: InferStage, model: Callable[[], Model]) -> Cores | SplitModel:
         """Return the placement of a model for one stage; no cores for ``placement: auto``. Compiles nothing.
 
-        With ``backend: null``, the placement is only checked. For another board, it is checked without accelerators,
-        as this machine does not have them.
-
-        Args:
-            name: name of the model.
-            config: section of the model.
-            stage: stage that runs the model.
-            model: function that loads the model in the precision that is asked for.
-
-        Raises:
-            PlacementError: the placement is not possible.
+        With ``backend: null``, the placement is only checked. For another board, it is checked without accelerators, as
+        this machine does not have them. Raises PlacementError: the placement is not possible.
         """
         if config.placement == "auto":
             return ()

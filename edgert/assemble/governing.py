@@ -53,7 +53,6 @@ class Cost:
         rates_hz: frames per second by stream, if all pass.
         cores: CPU cores used at these rates by engines on complete frames; crops are left out, as their number is
             unknown. All cores for files that are read as fast as possible; None without an engine to time.
-        engine_ms: run time of the slowest engine, a lower bound of the latency.
     """
 
     rates_hz: Mapping[str, float]
@@ -67,13 +66,8 @@ def rules_of(
     """Return the rules of a governor. The first setting passes all frames.
 
     Power that cannot be predicted is assumed to fit the budget when all frames pass. It decreases with the frames and
-    the engines' time, by at least a tenth for each fallback model. The governor soon measures the real power.
-
-    Args:
-        budgets: budgets of the pipeline.
-        found: settings of the pipeline.
-        costs: costs at each degradation level.
-        predicted: predictions for the board at each level; empty without a plan.
+    the engines' time, by at least a tenth for each fallback model. The governor soon measures the real power. ``costs``
+    and ``predicted`` are those at each degradation level; without a plan there are no predictions.
     """
     is_cpu = budgets.cpu is not None
     cap = budgets.cpu if is_cpu else budgets.power
@@ -118,11 +112,8 @@ class _Plan:
 class Governing:
     """Governor of one run: a thread that keeps the budgets, replaced when budgets or sources change.
 
-    The constructor runs the engines a few times to measure their cost; the pipeline may already run.
-
-    Args:
-        environment: clock, meters, and predictions of the board's power.
-        fail: function called when a budget with ``when_exceeded: stop`` was exceeded for too long.
+    The constructor runs the engines a few times to measure their cost; the pipeline may already run. ``fail`` is called
+    when a budget with ``when_exceeded: stop`` was exceeded for too long.
     """
 
     def __init__(self, assembly: Assembly, environment: Environment, fail: Callable[[EdgertError], None]) -> None:
@@ -175,9 +166,8 @@ class Governing:
     def prepare_change(self, file: PipelineFile) -> Callable[[], None]:
         """Return a function that switches to the budgets of a pipeline. Call it once its sources exist.
 
-        Raises:
-            BudgetError: no setting is predicted to keep the budgets, or ``when_exceeded: stop`` has a power budget and
-                this machine has no power meter. The current budgets stay then.
+        Raises BudgetError: no setting is predicted to keep the budgets, or ``when_exceeded: stop`` has a power budget
+        and this machine has no power meter. The current budgets stay then.
         """
         plan = self._plan_for(file)
 
@@ -254,16 +244,7 @@ class Governing:
 
 @dataclass(frozen=True, slots=True)
 class Controls:
-    """Controls of a running pipeline that a governor's actions use.
-
-    Attributes:
-        settings: settings of the run, in the order of the rules.
-        choice: choice between models and their fallback models.
-        limiters: rate limiters by stream.
-        power: control of clocks and power modes; None: they are not changed.
-        fail: function that ends the pipeline with an error.
-        where: place of the budgets in the pipeline file.
-    """
+    """Controls of a running pipeline that a governor's actions use."""
 
     settings: tuple[RunSetting, ...]
     choice: ModelLevel
@@ -276,9 +257,7 @@ class Controls:
 def carry_out(controls: Controls, action: Action) -> None:
     """Carry out a governor's action; a warning changes nothing.
 
-    Raises:
-        BudgetError: the power mode cannot be set.
-        DeviceError: the clocks cannot be set.
+    Raises BudgetError: the power mode cannot be set. Raises DeviceError: the clocks cannot be set.
     """
     if isinstance(action, Switch):
         run = controls.settings[action.setting]

@@ -44,23 +44,11 @@ def gpu_inference(
 ) -> GpuInference | None:
     """Return inference with separate sessions. If the host must prepare images, log why and return None.
 
-    Args:
-        engine: engine on a GPU.
-        profile: profile of the engine.
-        config: preprocessing of images.
-        where: file of the model, for messages.
-        decoder_for: function that returns the decoder for a network of (width, height).
-        check_for: function that returns the check of the decoder's records; None: they are not checked.
-        beside: whether to preprocess and decode on separate streams, while the engine works on other batches. Otherwise
-            a batch has one stream, and engine and decoder are one CUDA graph.
-        refines: whether engines that can become faster while they run do so.
-        is_urgent: whether the model's kernels have priority over waiting kernels of other models.
-        side_by_side: whether the GPU may run several batches at a time, where the engine supports it: more frames per
-            second, each with a little more latency.
-
-    Raises:
-        ModelError: the model's input is not an image, or its type is not supported.
-        DeviceError: there is too little memory.
+    With ``beside``, images are prepared and decoded on separate streams, while the engine works on other batches;
+    otherwise a batch has one stream, and engine and decoder are one CUDA graph. ``refines``: engines that can become
+    faster while they run do so. ``side_by_side``: the GPU may run several batches at a time, where the engine supports
+    it: more frames per second, each with a little more latency. Raises ModelError: the model's input is not an image,
+    or its type is not supported. Raises DeviceError: there is too little memory.
     """
     from edgert.stages.gpu.readers import needed_outputs, reader_for  # imports all decoders
 

@@ -69,7 +69,6 @@ class Environment:
     """The environment of a pipeline: this machine, that of an unpacked bundle, or an emulated board.
 
     Attributes:
-        clock: clock by which frames are timed, paced and held in batches.
         engines: engines of the models; None: those of the file's ``engines:``, or each section's backend.
         meters: meters for budgets; None: those of this machine.
         label: label of every result that a sink gets; empty for none.
@@ -101,11 +100,8 @@ class Hooks:
     """Functions by which stages reach the run; outside a run, they do nothing.
 
     Attributes:
-        stats: function that returns the state of the run as plain data, for live pages.
-        control: function that answers a request to change the pipeline; see :class:`~edgert.stages.context.Context`.
         swap_page: function that returns the report of the newest model swap as HTML; empty without one.
         about: function that returns the head of a recording; see :mod:`edgert.assemble.recording_head`.
-        on_no_viewers: function called when the last viewer of any sink has left.
     """
 
     stats: Callable[[], Mapping[str, object]] = field(default=dict)
@@ -120,29 +116,18 @@ class Assembly:
     """A pipeline ready to run.
 
     Attributes:
-        graph: graph of the connected tasks.
         streams: sources whose frames reach a stage, by stage name.
-        engines: engines by model name.
         counter: counter of copies and allocations of this pipeline, on the host and to and from its GPUs.
-        live: whether all sources are live, such as cameras.
         inferences: inferences that hold GPU memory beside the engines.
-        choice: choice between models and their fallback models.
-        hooks: functions by which stages reach the run, set by the code that runs the pipeline.
         opencv_threads: OpenCV's number of threads before the pipeline. A pipeline sets it to 1: images of network size
             are too small to split, and OpenCV's pool would compete with the engine's for cores.
         frames: text on where the frames of each source that a model on a GPU reads are, and why.
         tracks: text on the lowest scores from which each tracker follows objects.
-        checks: checks of each model's records, by model name.
         ends: task that the results of a stage come from, by stage name.
         listener: failure policy of the program's functions that are called with results.
-        decoders: functions that change the task of each decoder of a model, by model name.
-        devices: GPUs of stages whose model reads frames there, by stage name.
         make: function that makes the source or stage of that name from another pipeline file, not opened.
         load: function that loads a model of another pipeline file, with the branches of each stage that runs it.
         keeps_engines: whether engines stay open when the assembly is closed.
-        journal: journal of the run's decisions; None if no sink records it.
-        run: id of the run.
-        closed: whether :meth:`close` was called.
     """
 
     graph: Graph
@@ -199,13 +184,7 @@ class Assembly:
     def add_source(self, file: PipelineFile, name: str, source: Source | Stage | None = None) -> None:
         """Add a source and start it, connected to the stages that have it as an input.
 
-        Args:
-            file: pipeline with the source.
-            name: name of the source.
-            source: the source, made from that file; None: it is made here.
-
-        Raises:
-            EdgertError: the source cannot be made, or a listener cannot have another edge. Nothing has changed then.
+        Raises EdgertError: the source cannot be made, or a listener cannot have another edge. Nothing has changed then.
         """
         assert self.make is not None
         stages, graph = file.config.stages, self.graph
@@ -279,16 +258,8 @@ def assemble(
 ) -> Assembly:
     """Make all engines and stages of a pipeline and connect them. Starts nothing, and opens no camera.
 
-    Args:
-        file: the pipeline.
-        callbacks: functions of the stages ``sink: callback``, by stage name.
-        backend_name: backend for every model, instead of the file's.
-        bar: function called with the progress of calibration and of TensorRT's compilation.
-        strict: whether a skipped engine of ``engines:`` is an error.
-        environment: environment of the pipeline.
-
-    Raises:
-        EdgertError: parts do not fit together; the error names the line of the file.
+    ``callbacks`` are the functions of the stages ``sink: callback``. ``backend_name`` replaces the file's backend of
+    every model. Raises EdgertError: parts do not fit together; the error names the line of the file.
     """
     board_of(file)
     models = Models(file, backend_name, bar, environment.clock, environment.engines, strict, environment.kept)
@@ -317,10 +288,7 @@ def is_endless(stages: Iterable[section.StageConfig], directory: Path) -> bool:
 def failure_policy_of(stage: section.StageConfig, watchdog_s: float, endless: bool) -> FailurePolicy:
     """Return the failure policy of a stage: that of the file, or a default.
 
-    Args:
-        stage: section of the stage.
-        watchdog_s: watchdog of the pipeline in seconds.
-        endless: result of :func:`is_endless`; by default, a failing sink then does not stop the pipeline.
+    If the pipeline is :func:`is_endless`, a failing sink does not stop it by default.
     """
     default: OnError = "stop"
     if endless and isinstance(stage, section.SinkStage):

@@ -220,14 +220,9 @@ class Sizes:
 def plan_memory(file: PipelineFile, *, has_engines: bool = False) -> Footprint:
     """Return the peak memory of a pipeline on this machine, reduced as its memory budget or the machine requires.
 
-    Reads the models and makes nothing. Takes a second, for a child process that measures the libraries.
-
-    Args:
-        file: the pipeline.
-        has_engines: whether engines of a bundle run the models.
-
-    Raises:
-        EdgertError: a model cannot be read, or its size is open.
+    Reads the models and makes nothing. Takes a second, for a child process that measures the libraries. With
+    ``has_engines``, engines of a bundle run the models. Raises EdgertError: a model cannot be read, or its size is
+    open.
     """
     return _plan_reduced(file, has_engines)[1]
 
@@ -236,14 +231,8 @@ def fit_memory(file: PipelineFile, *, has_engines: bool = False) -> tuple[Pipeli
     """Return the pipeline with shorter queues, fewer replicas and smaller batches where memory requires it.
 
     The limits are its memory budget and this machine's memory. Logs a warning where less memory is free at the moment.
-
-    Args:
-        file: the pipeline.
-        has_engines: as for :func:`plan_memory`.
-
-    Raises:
-        BudgetError: the pipeline does not fit after all steps; the error names the budget that would suffice.
-        EdgertError: as for :func:`plan_memory`.
+    Raises BudgetError: the pipeline does not fit after all steps; the error names the budget that would suffice. Raises
+    EdgertError: as for :func:`plan_memory`.
     """
     found, plan = _plan_reduced(file, has_engines)
     check_footprint(plan, file.where("models") if plan.keeps_budget else file.where("budgets", "memory"))
@@ -257,14 +246,9 @@ def fit_memory(file: PipelineFile, *, has_engines: bool = False) -> tuple[Pipeli
 def check_room(before: PipelineFile, after: PipelineFile, known: Footprint | None) -> Footprint | None:
     """Return the memory plan of a running pipeline after a change; None if it certainly fits.
 
-    Args:
-        before: the running pipeline.
-        after: the pipeline with the change; it is not reduced.
-        known: plan of the start or the last change; None: the pipeline certainly fitted then.
-
-    Raises:
-        BudgetError: the pipeline does not fit.
-        EdgertError: as for :func:`plan_memory`.
+    The changed pipeline is not reduced. ``known`` is the plan of the start or the last change; None: the pipeline
+    certainly fitted then. Raises BudgetError: the pipeline does not fit. Raises EdgertError: as for
+    :func:`plan_memory`.
     """
     if after.config.budgets.memory is None and fits_easily(after):
         return None

@@ -55,14 +55,7 @@ MOST_REPLICAS = 4
 class Models:
     """Engines of one assembly, by the model's name.
 
-    Args:
-        file: the pipeline.
-        backend_name: backend for every model, instead of the file's.
-        bar: function called with the progress of calibration and compilation.
-        clock: clock by which batches are held.
-        engines: engines of the models; None: those of the file's ``engines:``, or each section's backend.
-        strict: whether a skipped engine of ``engines:`` is an error.
-        kept: engines of earlier pipelines of the file, by model, to which engines made here are added.
+    ``kept`` are engines of earlier pipelines of the file, to which engines made here are added.
     """
 
     def __init__(
@@ -104,13 +97,7 @@ class Models:
     def branches(self, name: str, stage: InferStage, live: bool) -> list[Branch]:
         """Return the branches that run a stage.
 
-        Args:
-            name: name of the stage.
-            stage: section of the stage.
-            live: whether any source is live.
-
-        Raises:
-            EdgertError: the model cannot be loaded, or does not fit its section.
+        Raises EdgertError: the model cannot be loaded, or does not fit its section.
         """
         names = variants_of(self.config.models, stage.infer)
         if len(names) > 1 and any(self.config.models[one].placement != "auto" for one in names):
@@ -241,8 +228,7 @@ class Models:
     def _check_batch(self, name: str, stage: InferStage, rows: int, on_gpu: bool) -> str:
         """Return why an idle model does not wait for a full batch, else ``""``; add a text on it to the engine's info.
 
-        Raises:
-            ConfigError: the model takes fewer frames per run than its stage asks for, or mixes their results.
+        Raises ConfigError: the model takes fewer frames per run than its stage asks for, or mixes their results.
         """
         assert stage.batch is not None
         where = self.file.where("stages", name, "batch")

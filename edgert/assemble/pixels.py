@@ -42,20 +42,10 @@ def put_on_gpu(
 ) -> dict[str, str]:
     """Let each source deliver its frames on the GPU if a model reads them there; log where they are and why.
 
-    Stages that read pixels on the host get a copy.
-
-    Args:
-        stages: sections of all stages.
-        sources: sources by stage name, not started.
-        devices: GPUs of stages whose model reads frames there, by stage name.
-        listened: names of stages whose results user functions receive.
-
-    Returns:
-        The logged line of each source whose frames a model on a GPU reads, by name.
-
-    Raises:
-        DeviceError: ``decode: gpu`` is not possible.
-        EdgertError: a source's file cannot be read.
+    Stages that read pixels on the host get a copy. ``devices`` are the GPUs of stages whose model reads frames there;
+    ``listened`` are stages whose results user functions receive. Return the logged line of each source whose frames a
+    model on a GPU reads. Raises DeviceError: ``decode: gpu`` is not possible. Raises EdgertError: a source's file
+    cannot be read.
     """
     streams, reads, places = sources_of(stages), reads_of(stages, devices), dict[str, str]()
     for name, source in sources.items():
@@ -135,11 +125,7 @@ def _why_host(name: str, stage: section.StageConfig) -> str:
 
 
 def mark_pixel_use(tasks: Sequence[Task]) -> None:
-    """Set for every task whether it receives frames on the GPU or on the host, and where pixels are released.
-
-    Args:
-        tasks: all connected tasks, which may be running.
-    """
+    """Set for every task whether it receives frames on the GPU or on the host, and where pixels are released."""
     for task in tasks:
         if task.execution.reads in ("drawn", "host") and task.execution.download is None:
             task.execution.download = Downloader().to_host

@@ -32,12 +32,7 @@ _PROVIDER = "libonnxruntime_providers_cuda.so"
 
 @dataclass(frozen=True, slots=True)
 class LibraryMemory:
-    """Memory that a library takes.
-
-    Attributes:
-        host_bytes: host memory.
-        gpu_bytes: memory of a discrete GPU.
-    """
+    """Memory that a library takes. ``gpu_bytes`` are those of a discrete GPU."""
 
     host_bytes: int = 0
     gpu_bytes: int = 0
@@ -137,11 +132,9 @@ def _measure(names: Collection[str]) -> dict[str, tuple[int, int]]:
 def host_bytes(devices: Sequence[CudaDevice], rss: int, available: int) -> int:
     """Return the host memory taken by opening GPUs; 0 without GPUs.
 
-    Args:
-        devices: opened GPUs.
-        rss: growth of the process's memory, which is the result for a discrete GPU.
-        available: decrease of the machine's free memory. On a Jetson, host and GPU share memory, and what the GPU maps
-            does not count for the process.
+    ``rss`` is the growth of the process's memory, which is the result for a discrete GPU; ``available`` is the decrease
+    of the machine's free memory. On a Jetson, host and GPU share memory, and what the GPU maps does not count for the
+    process.
     """
     if not devices:
         return 0

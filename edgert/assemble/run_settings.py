@@ -12,13 +12,9 @@ class PowerStep:
     """A clock setting of a board, which is a power mode or a cap of the GPU's clock, with its predictions.
 
     Attributes:
-        name: name for messages; empty for the clocks at the start.
         power_w: power at the requested frame rates, or at the highest rates that the board sustains if these are lower.
         idle_w: power without work, contained in ``power_w``.
         headroom: sustained frame rates relative to the requested ones.
-        latency_ms: 99th percentile of the engines' latency.
-        mode: power mode to switch to; empty: the mode at the start.
-        gpu_hz: cap of the GPU's clock; 0: none.
     """
 
     name: str
@@ -42,9 +38,7 @@ class PowerStep:
 class PowerSteps:
     """Control of the board's clocks by steps. For one thread.
 
-    Args:
-        steps: clock settings, the first of which is that at the start.
-        control: control that sets the clocks and restores them at its end; owned by the caller.
+    The first step is that at the start. ``control`` is owned by the caller.
     """
 
     def __init__(self, steps: Sequence[PowerStep], control: PowerControl) -> None:
@@ -54,9 +48,8 @@ class PowerSteps:
     def take(self, step: PowerStep) -> None:
         """Set the board to a step, unless it is set already. Blocks for a second if nvpmodel is called.
 
-        Raises:
-            BudgetError: the mode needs a reboot, or no longer exists.
-            DeviceError: the clocks cannot be changed.
+        Raises BudgetError: the mode needs a reboot, or no longer exists. Raises DeviceError: the clocks cannot be
+        changed.
         """
         if step == self._now:
             return
@@ -81,9 +74,6 @@ class RunSetting:
 
     Attributes:
         shares: share of frames that pass, by stream; the first stream is the last to stop.
-        level: degradation level of models; 0: none is degraded.
-        smaller: names of the fallback models in use at that level.
-        step: clock setting of the board; None: unchanged.
     """
 
     shares: Mapping[str, float]
@@ -105,9 +95,7 @@ class RunSetting:
 def run_settings(streams: tuple[str, ...], smaller: Sequence[tuple[str, ...]] = ()) -> tuple[RunSetting, ...]:
     """Return settings with fewer frames of all streams, to 30 %; then fewer streams; then fewer frames of the first.
 
-    Args:
-        streams: streams, the last of which stops first; see :func:`edgert.config.flow.streams_of`.
-        smaller: fallback models in use at each degradation level, for which all settings are repeated.
+    The last stream stops first. All settings are repeated for each degradation level.
     """
 
     def at(level: int, names: tuple[str, ...], tenths: int, count: int) -> RunSetting:
@@ -125,11 +113,7 @@ def predicted_setting(
 ) -> Setting:
     """Return the governor's setting for a run setting, with predicted power, throughput and latency.
 
-    Args:
-        setting: the run setting.
-        rates_hz: frames per second by stream, if all pass.
-        step: predictions for the board at that clock setting, with all frames.
-        work: work per frame relative to that of the prediction.
+    ``work`` is that per frame relative to that of the prediction.
     """
     total_hz, most = sum(rates_hz.values()), step.sustained(work)
     share = sum(rates_hz[stream] * share for stream, share in setting.shares.items()) / total_hz

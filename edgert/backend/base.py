@@ -88,20 +88,8 @@ def cache_content(store: Store, key: str, content: bytes) -> None:
 class Tuning:
     """Settings of ONNX Runtime, which other backends ignore. Only ``tf32`` changes results; the others change speed.
 
-    Attributes:
-        optimization: graph optimizations: ``all``; ``extended`` without ONNX Runtime's tensor layouts; ``basic``
-            without its operators; ``none``.
-        spinning: whether threads wait for work without sleeping; ``runs``: only within a run; ``auto``: True here, as
-            the pipeline replaces it.
-        arena: whether the memory of one run is reused for the next.
-        shared_arena: whether that memory is shared with all other engines that have this set, until the process ends.
-        prepacking: whether a second copy of the weights is kept, in the order in which kernels read them.
-        balance: whether work is divided into ever smaller pieces, for cores of unequal speed.
-        parallel: whether branches of the model run at the same time.
-        channels_last: whether a GPU uses kernels for NHWC tensors where cuDNN has them.
-        conv_search: choice of cuDNN's convolutions on a GPU: ``heuristic`` asks cuDNN; ``exhaustive`` lets it search
-            longer at every start (up to ONNX Runtime 1.19: runs all of them).
-        tf32: whether a GPU multiplies float32 numbers with 10 bits of their fraction.
+    ``spinning: auto`` is True here, as the pipeline replaces it. The options are those of
+    :class:`~edgert.config.model_section.TuningConfig`.
     """
 
     optimization: str = "all"
@@ -123,12 +111,7 @@ DEFAULT_TUNING = Tuning()
 class BuilderSettings:
     """Settings of TensorRT's builder, which other backends ignore. None is TensorRT's default.
 
-    Attributes:
-        workspace_bytes: limit of scratch memory of GPU layers.
-        dla_sram_bytes, dla_local_bytes, dla_global_bytes: pools of each DLA program, for engines that use a DLA.
-        optimization_level: 0 to 5; higher levels search longer for fast kernels.
-        version_compatible: whether later versions of TensorRT may run the engine.
-        sparse: whether kernels for weights with two zeros in every four input channels are tried, too.
+    The options are those of :class:`~edgert.config.model_section.TensorRtConfig`; sizes are bytes.
     """
 
     workspace_bytes: int | None = None
@@ -148,15 +131,12 @@ class EngineOptions:
     """Options for compiling an engine.
 
     Attributes:
-        threads: number of CPU threads the engine may use; None leaves it to the backend.
         profiles: named input shapes, needed if the model's shapes are dynamic. The first is the default.
         spans: all shapes that one profile allows, by input, for backends whose engines support it (TensorRT). Other
             backends, and every session, have the shapes of ``profiles``. Empty: only those.
         precision: ``fp32`` or ``fp16``, in which a TensorRT with precision flags (8.6 to 10.x) may compute a float32
             model. Elsewhere, and for INT8, the quantizer converts the model itself.
         store: cache of compiled engines; None: the engine is always compiled.
-        tuning: settings of ONNX Runtime.
-        builder: settings of TensorRT's builder.
     """
 
     threads: int | None = None
@@ -178,17 +158,10 @@ class Session(Protocol):
     inputs: Mapping[str, Array]
 
     def run(self, rows: int | None = None) -> Sequence[Array]:
-        """Run the engine on the present inputs; block until done.
+        """Run the engine on the present inputs; block until done. Return the outputs, valid until the next run.
 
-        Args:
-            rows: number of rows of the batch to run, for models with a dynamic batch size; by default all.
-
-        Returns:
-            The outputs in the model's order, valid until the next run.
-
-        Raises:
-            BuildError: the engine fails.
-            ModelError: there are fewer rows, or ``rows`` is 0.
+        ``rows`` is for models with a dynamic batch size; by default all run. Raises BuildError: the engine fails.
+        Raises ModelError: there are fewer rows, or ``rows`` is 0.
         """
 
 
@@ -228,7 +201,6 @@ class Engine(Protocol):
 
     Attributes:
         profiles: names for :meth:`session`; the first is the default.
-        inputs, outputs: tensors of the default profile.
         outputs_known: whether the shapes in ``outputs`` are certain; they are not if they depend on the data.
         batched: whether the first dimension is the batch, for every output.
         dynamic_batch: whether a session may run fewer rows than it has.

@@ -24,10 +24,8 @@ if TYPE_CHECKING:  # most pipelines start without it
 class Replicated:
     """Engine that distributes frames over equal engines on several accelerators.
 
-    The dispatcher reads :attr:`parts`; every other caller gets the first part.
-
-    Args:
-        parts: engines of equal inputs and outputs, each with its weight: its relative share of the frames.
+    The dispatcher reads :attr:`parts`; every other caller gets the first part. A part has a weight: its relative share
+    of the frames.
     """
 
     def __init__(self, parts: Sequence[tuple[Engine, int]]) -> None:
@@ -57,13 +55,7 @@ _REFUSALS = (BuildError, DeviceError, ModelError, PlacementError)
 
 @dataclass(frozen=True, slots=True)
 class Skipped:
-    """An engine that is earlier in the chain and does not run.
-
-    Attributes:
-        engine: name of the engine.
-        why: reason in one line.
-        model: name of the model that it cannot run; empty if it runs none.
-    """
+    """An engine that is earlier in the chain and does not run. ``model`` is empty if it runs none."""
 
     engine: str
     why: str
@@ -75,13 +67,7 @@ class Skipped:
 
 @dataclass(frozen=True, slots=True)
 class ChosenEngine(Generic[CompiledT]):
-    """Engine chosen for a model.
-
-    Attributes:
-        engine: name of the engine in the chain.
-        compiled: result of the compilation.
-        skipped: earlier engines, with the reasons.
-    """
+    """Engine chosen for a model."""
 
     engine: str
     compiled: CompiledT
@@ -97,11 +83,7 @@ class Chain:
     """The engines of one pipeline.
 
     Args:
-        engines: names of the engines, in order.
         why_not: function that returns why an engine cannot run on this machine, empty if it can; called once for each.
-        strict: whether an engine that would be skipped is an error.
-        report: function called with each skipped engine.
-        where: place of the chain in the pipeline file, for errors.
         stop: event after which a compilation that fails was ended on purpose, so that no other engine is tried.
     """
 

@@ -27,10 +27,7 @@ class GpuTensor:
     """A bound tensor in memory of host and GPU, owned by its session.
 
     Attributes:
-        shape: static shape with all rows.
-        dtype: NumPy's name of the type.
         block: memory of the tensor, zeroed at first; ``block.address`` on the GPU is a multiple of 256.
-        strides: strides of every dimension, in numbers, if it is no C-contiguous array, as in layouts of a DLA.
         scale: value of one step of an int8 tensor with real values; 0 for other tensors.
     """
 
@@ -90,9 +87,6 @@ class GpuSession(Session, Protocol):
     Attributes:
         stream: stream of the engine's work, shared by all sessions of a queue.
         exclusive: lock to hold while enqueuing work that must not be mixed with other work, such as when recording.
-        inputs_on_gpu: inputs by name.
-        outputs_on_gpu: outputs in the model's order.
-        dynamic: whether fewer rows than all can be run.
         recordable: whether runs may be recorded as CUDA graphs.
     """
 
@@ -120,11 +114,8 @@ class GpuEngine(Engine, Protocol):
     def session(self, profile: str | None = None, on_host: OnHost = "all", queue_index: int = 0) -> GpuSession:
         """Return a new set of bound tensors. Raises ModelError for an unknown profile.
 
-        Args:
-            profile: name of the profile; by default the first.
-            on_host: tensors that the host reads or writes, too.
-            queue_index: number of the queue. Work of different queues may run at the same time, and that of one queue
-                runs in order. An engine may have only one.
+        Tensors of ``on_host`` are read or written by the host, too. Work of different queues may run at the same time,
+        and that of one queue runs in order. An engine may have only one.
         """
 
 
@@ -137,10 +128,7 @@ log = logging.getLogger("edgert.backend")
 class Refinement:
     """Cancelable background work that improves an engine, at low priority on Linux.
 
-    Args:
-        work: function that does the work and returns a message; it ends early when its argument is set.
-        what: what the work creates, for messages.
-        where: file of the model.
+    ``work`` returns a message, and ends early when its argument is set; ``what`` names its product.
     """
 
     def __init__(self, work: Callable[[threading.Event], str], what: str, where: str) -> None:

@@ -28,12 +28,9 @@ class OpenVinoBackend:
     def compile(self, model: Model, options: base.EngineOptions) -> OpenVinoEngine:
         """See :class:`~edgert.backend.base.Backend`.
 
-        Compiled models are not cached in the store: OpenVINO compiles about as fast as it would load them.
-
-        Raises:
-            BuildError: OpenVINO does not support the model, or it has a custom operator.
-            ModelError: a profile does not fit the model's inputs, or leaves a dimension open.
-            DeviceError: OpenVINO is not installed.
+        Compiled models are not cached in the store: OpenVINO compiles about as fast as it would load them. Raises
+        BuildError: OpenVINO does not support the model, or it has a custom operator. Raises ModelError: a profile does
+        not fit the model's inputs, or leaves a dimension open. Raises DeviceError: OpenVINO is not installed.
         """
         base.refuse_custom_operators(model, "OpenVINO")
         started = time.perf_counter()

@@ -34,8 +34,7 @@ def file_in(folder: Path, points: bool) -> Path | None:
 def read_annotations(path: Path) -> Annotated:
     """Return the images, boxes and categories in a file.
 
-    Raises:
-        ConfigError: the file is not JSON, or an entry, which the error names, is not in COCO's format.
+    Raises ConfigError: the file is not JSON, or an entry, which the error names, is not in COCO's format.
     """
     try:
         data = json.loads(as_text(path.read_bytes(), str(path)))

@@ -30,10 +30,7 @@ _SEED = 1_000_003  # unlikely in a pipeline, so that a model is not evaluated on
 class GeneratedDataset:
     """Generated images, an :class:`~edgert.dataset.images.ImageDataset`; created on first use and kept in memory.
 
-    Attributes:
-        source: source as in a pipeline file; folders of code are absolute.
-        count: number of images.
-        where: place of the request, for errors.
+    Folders of code in ``source`` are absolute.
     """
 
     source: str

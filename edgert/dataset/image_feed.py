@@ -22,16 +22,8 @@ Array = npt.NDArray[Any]
 class ImageFeed:
     """Images as input tensors of batch 1; can be pickled and used from several threads.
 
-    Args:
-        images: images to feed.
-        input: preprocessing of the model's input.
-        input_name: name of the model's only input.
-        shape: static shape of the input, whose first dimension, the batch, is ignored.
-        dtype: NumPy's name of the input's type.
-        rows: fixed batch of the model; :meth:`feeds` repeats an image as often.
-
-    Raises:
-        ModelError: the shape or dtype is not that of an image.
+    The first dimension of ``shape``, the batch, is ignored. ``rows`` is the fixed batch of the model: :meth:`feeds`
+    repeats an image as often. Raises ModelError: the shape or dtype is not that of an image.
     """
 
     def __init__(
@@ -73,9 +65,7 @@ class ImageFeed:
     def image(self, index: int) -> tuple[Array, Geometry]:
         """Return a new (1, …) array, and the mapping back to the image's pixels.
 
-        Raises:
-            ConfigError: the image cannot be read.
-            StageError: the image does not fit the input.
+        Raises ConfigError: the image cannot be read. Raises StageError: the image does not fit the input.
         """
         tensor, preprocessor = self._tensor()
         frame = self.images.frame(index)
@@ -100,8 +90,7 @@ class ImageFeed:
 def feed_of(images: ImageDataset, model: Model, config: ModelConfig) -> ImageFeed:
     """Return a dataset as the input of a model.
 
-    Raises:
-        ModelError: the model's input is not one image, or its size is unknown.
+    Raises ModelError: the model's input is not one image, or its size is unknown.
     """
     specs = inputs(model)
     if len(specs) != 1 or len(specs[0].shape) != 4:

@@ -50,9 +50,8 @@ class ImageDataset(Protocol):
     def frame(self, index: int) -> Frame:
         """Return a decoded image; the caller must release its lease.
 
-        Raises:
-            ConfigError: the image cannot be read; the error names all unreadable images.
-            StageError: the video cannot be decoded up to this frame.
+        Raises ConfigError: the image cannot be read; the error names all unreadable images. Raises StageError: the
+        video cannot be decoded up to this frame.
         """
 
     def digest(self) -> str:
@@ -110,8 +109,7 @@ def open_images(
 def listed_files(path: Path) -> list[Path]:
     """Return the images that a text file lists, one per line, relative to the file or to the working folder.
 
-    Raises:
-        ConfigError: a line names no image; the error counts such lines and names the first.
+    Raises ConfigError: a line names no image; the error counts such lines and names the first.
     """
     lines, found = list(lines_of(path)), list[Path]()
     missing = list[tuple[int, str]]()
@@ -153,13 +151,7 @@ def fair_order(names: Iterable[str]) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class FileDataset:
-    """Image files, upright by their EXIF data, as an :class:`ImageDataset`; other files are refused.
-
-    Attributes:
-        paths: paths of the files.
-        names: names of the files for messages.
-        where: place of the request, for errors.
-    """
+    """Image files, upright by their EXIF data, as an :class:`ImageDataset`; other files are refused."""
 
     paths: tuple[Path, ...]
     names: tuple[str, ...]
@@ -234,13 +226,7 @@ class ArrayDataset:
 
 
 class VideoDataset:
-    """Frames of a video file, as an :class:`ImageDataset`; a frame before the last one restarts the decoder.
-
-    Args:
-        path: video file.
-        positions: ascending numbers of the frames to use.
-        where: place of the request, for errors.
-    """
+    """Frames of a video file, as an :class:`ImageDataset`; a frame before the last one restarts the decoder."""
 
     def __init__(self, path: Path, positions: Sequence[int], where: str = "") -> None:
         self.path, self.where = path, where

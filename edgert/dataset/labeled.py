@@ -40,8 +40,6 @@ class LabeledDataset:
     """Images and their labels.
 
     Attributes:
-        path: path of the dataset.
-        images: images in a fair order.
         ground_truth: ground truth of every image, in the order of the images; None without labels.
         notes: how labels were interpreted, a sentence each.
     """
@@ -62,16 +60,9 @@ def open_dataset(
 ) -> LabeledDataset:
     """Return the images and labels at a path, without decoding images.
 
-    Args:
-        source: path in one of the layouts above.
-        task: task of the model, which decides what subfolders mean.
-        labels: class names of the model, to which those of the dataset are matched.
-        limit: maximum number of images.
-        where: ``file:line key`` of the request, for errors.
-
-    Raises:
-        ConfigError: there is nothing, labels cannot be interpreted, or images are missing.
-        StageError: a video cannot be opened.
+    The task decides what subfolders mean; classes of the dataset are matched to ``labels``, the model's. Raises
+    ConfigError: there is nothing, labels cannot be interpreted, or images are missing. Raises StageError: a video
+    cannot be opened.
     """
     path = Path(source).expanduser().absolute()
     try:
@@ -202,10 +193,7 @@ def class_numbers(annotated: Annotated, labels: Sequence[str], path: Path) -> tu
 
     If the model's labels are known, names are matched, and categories without a label are left out. Otherwise ids that
     begin with 0 are class indices, and other ids, such as COCO's 1 to 90, are numbered in their order. Ids without
-    names, as in YOLO folders without a data.yaml, are also class indices.
-
-    Raises:
-        ConfigError: no name is a label.
+    names, as in YOLO folders without a data.yaml, are also class indices. Raises ConfigError: no name is a label.
     """
     names = annotated.categories
     if not labels:

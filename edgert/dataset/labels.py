@@ -146,8 +146,7 @@ _EDGE_PX = 1.0  # rounding of a region's border
 def read_mask(path: Path) -> U8:
     """Return the (h, w) class indices of a gray or palette PNG.
 
-    Raises:
-        ConfigError: the file is unreadable, a color image, or has indices above 255.
+    Raises ConfigError: the file is unreadable, a color image, or has indices above 255.
     """
     mask = read_pixels(path)
     if mask is None:
@@ -162,8 +161,7 @@ def read_mask(path: Path) -> U8:
 def resized_mask(found: Segmentation, true: U8, path: Path) -> tuple[U8, U8]:
     """Return the found mask in the resolution of the true one, and the part of the true mask that it covers.
 
-    Raises:
-        ConfigError: the true mask has another size than the image.
+    Raises ConfigError: the true mask has another size than the image.
     """
     part = covered_part(found.region, true, path)
     size = part.shape[1], part.shape[0]
@@ -173,8 +171,7 @@ def resized_mask(found: Segmentation, true: U8, path: Path) -> tuple[U8, U8]:
 def covered_part(region: tuple[float, float, float, float], true: npt.NDArray[_T], path: Path) -> npt.NDArray[_T]:
     """Return the part of a (h, w) array of labels that a region covers.
 
-    Raises:
-        ConfigError: the labels have another size than the image.
+    Raises ConfigError: the labels have another size than the image.
     """
     height, width = true.shape
     if region[2] > width + _EDGE_PX or region[3] > height + _EDGE_PX:
@@ -193,10 +190,8 @@ _MM_PER_M = 1000.0
 def read_depth(path: Path) -> F32:
     """Return (h, w) float32 meters, which are 0 or not finite where unknown.
 
-    The file is a .npy in meters, or a 16-bit PNG in millimeters.
-
-    Raises:
-        ConfigError: the file is unreadable or has another format.
+    The file is a .npy in meters, or a 16-bit PNG in millimeters. Raises ConfigError: the file is unreadable or has
+    another format.
     """
     try:
         is_array = path.suffix.lower() == ".npy"
@@ -253,10 +248,8 @@ def read_list(path: Path, labels: Sequence[str]) -> tuple[dict[str, Any], Listed
     """Return image file → label from a CSV file, and the kind of these labels.
 
     The header is ``file,label_index`` or ``file,label`` for a class, ``file,labels`` for several separated by ; or
-    none, or ``file,text``.
-
-    Raises:
-        ConfigError: the header is another, there are no rows, or a row, whose line is named, cannot be parsed.
+    none, or ``file,text``. Raises ConfigError: the header is another, there are no rows, or a row, whose line is named,
+    cannot be parsed.
     """
     try:
         reader = csv.reader(read_text(path).split("\n"))
@@ -319,8 +312,7 @@ def class_folders(folder: Path) -> dict[str, str]:
 def folder_classes(folders: Sequence[str], labels: Sequence[str], where: str) -> tuple[dict[str, int], str]:
     """Return folder name → class index, and a note that says whether this is by label, by number or by order.
 
-    Raises:
-        ConfigError: labels are known and a folder is not one of them.
+    Raises ConfigError: labels are known and a folder is not one of them.
     """
     names = sorted(set(folders))
     if all(name.isdecimal() for name in names):
@@ -334,14 +326,8 @@ def folder_classes(folders: Sequence[str], labels: Sequence[str], where: str) ->
 def pairs_of(images: Path, others: Path, endings: Sequence[str], what: str) -> Mapping[str, Path]:
     """Return image, relative to its folder → file of the same stem in another folder.
 
-    Args:
-        images: folder of the images.
-        others: folder of the other files.
-        endings: suffixes of the other files, such as ``.png``.
-        what: name of the other files' content, for errors.
-
-    Raises:
-        ConfigError: images have no such file; the error counts them and names the first.
+    ``what`` names the other files' content in errors. Raises ConfigError: images have no such file; the error counts
+    them and names the first.
     """
     known = {path.stem: path for path in others.iterdir() if path.suffix.lower() in endings}
     photos = sorted(path for path in images.iterdir() if path.suffix.lower() in SUFFIXES)

@@ -43,7 +43,6 @@ class Annotated:
     """Contents of an annotation file.
 
     Attributes:
-        files: names of the images.
         boxes: boxes of each image, whose classes are category ids.
         categories: id → name, in the order of the ids.
     """
@@ -60,13 +59,8 @@ Found = tuple[Path, Annotated]
 def read_boxes(path: Path, limit: int | None, points: bool = False) -> Found | None:
     """Return the boxes at a path; None if its layout is not one of these.
 
-    Args:
-        path: folder, data.yaml, or text file that lists images.
-        limit: maximum number of images, which are the first in a dataset's fair order.
-        points: whether YOLO's rows have points after a box, if no data.yaml says so.
-
-    Raises:
-        ConfigError: a file is not in its format; the error names the line.
+    Without a data.yaml, ``points`` states whether YOLO's rows have points after a box. Raises ConfigError: a file is
+    not in its format; the error names the line.
     """
     if path.is_file() and path.suffix.lower() == ".txt":
         return _read_yolo([path], {}, limit, path, 3 if points else 0)

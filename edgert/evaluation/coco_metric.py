@@ -44,12 +44,7 @@ class ClassMatches:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Matches:
-    """Mean average precision over classes and overlap thresholds, for any resampling of images.
-
-    Attributes:
-        value: value from COCO's evaluator.
-        classes: matches of each class.
-    """
+    """Mean average precision over classes and overlap thresholds, for any resampling of images."""
 
     value: float
     classes: tuple[ClassMatches, ...]
@@ -122,11 +117,7 @@ def precision(
 ) -> Mapping[str, Matches]:
     """Return ``map50``, the average precision at an overlap of 0.5, and ``map``, the mean over 0.50 to 0.95.
 
-    Args:
-        ground_truth: true boxes, with at least one that is not a crowd.
-        found: detections of every image.
-        kind: what is compared: boxes, masks, oriented boxes, or points by COCO's OKS.
-        outlines: for masks a list of :func:`run_lengths` for every image.
+    At least one true box must not be a crowd. For masks, ``outlines`` has :func:`run_lengths` for every image.
     """
     run = _run_evaluator(ground_truth, found, kind, outlines)
     table = run.eval["precision"]  # thresholds, recalls, classes, areas, limits; -1 where a class has no object

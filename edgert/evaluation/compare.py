@@ -27,14 +27,9 @@ class Comparison:
     """One metric of a reference and another model.
 
     Attributes:
-        metric: name of the metric.
-        reference: value of the reference.
-        other: value of the other model.
         drop: loss of the other model: ``reference - other``, or ``other - reference`` for an error; negative for a
             gain.
         low, high: 95 % interval of the drop, by a paired bootstrap over images.
-        images: number of images.
-        max_drop: budget; None for none.
     """
 
     metric: str
@@ -76,16 +71,8 @@ def compare(
 
     The interval is a percentile bootstrap over images (Efron and Tibshirani, "An Introduction to the Bootstrap", 1993,
     ch. 13), with the same images drawn for both models. Average precision is computed exactly for each draw from the
-    evaluator's matches. Agreement and cosine compare with the reference itself, whose value is 1 by definition.
-
-    Args:
-        reference: result of the reference.
-        other: result of the other model.
-        metric: name of the metric; by default the first of the other's metrics.
-        max_drop: budget, 0 to 1.
-
-    Raises:
-        ConfigError: the results are for different images, or have no such metric.
+    evaluator's matches. Agreement and cosine compare with the reference itself, whose value is 1 by definition. Raises
+    ConfigError: the results are for different images, or have no such metric.
     """
     if reference.images != other.images:
         raise ConfigError(f"cannot compare results of {reference.images} and {other.images} images")
@@ -125,13 +112,7 @@ OnProgress = Callable[[str, int, int], object]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class EvaluationResult:
-    """Several versions of one model, evaluated on the same images.
-
-    Attributes:
-        metric: metric of the comparisons.
-        results: result of every version, the reference first.
-        comparisons: comparison of every other version with the reference, in the same order.
-    """
+    """Several versions of one model, evaluated on the same images. The reference comes first."""
 
     metric: str
     results: tuple[Accuracy, ...]
@@ -162,23 +143,11 @@ def evaluate_versions(
 ) -> EvaluationResult | None:
     """Evaluate versions of a model on the same images, one after the other.
 
-    Args:
-        candidates: name → version; the first is the reference, normally FP32.
-        setup: setup that they share.
-        metric: name of the metric; by default the first of the evaluation.
-        max_drop: budget, 0 to 1.
-        threads: number of images at a time; by default the number of cores.
-        dask: address of a Dask scheduler, whose workers evaluate instead.
-        progress: function called for every image of every version.
-        stop: event that ends the evaluation early.
-
-    Returns:
-        The result; after a stop that of the finished versions, or None if these cannot be compared.
-
-    Raises:
-        ConfigError: the metric is unknown, or there is one version and no labels; raised before anything runs.
-        BuildError, ModelError: a version cannot be evaluated, as in :func:`~edgert.evaluation.evaluate_model`.
-        DeviceError: the cluster cannot be used, as in :class:`edgert.cluster.Cluster`.
+    The first is the reference, normally FP32. After a stop, return the result of the finished versions, or None if
+    these cannot be compared. Raises ConfigError: the metric is unknown, or there is one version and no labels; raised
+    before anything runs. Raises BuildError, ModelError: a version cannot be evaluated, as in
+    :func:`~edgert.evaluation.evaluate_model`. Raises DeviceError: the cluster cannot be used, as in
+    :class:`edgert.cluster.Cluster`.
     """
     name = _metric(setup, metric, len(candidates))
     results: list[Accuracy] = []

@@ -21,7 +21,6 @@ class Enrolled:
     """Image whose vector was added.
 
     Attributes:
-        image: name of the image.
         nearest: name of the most similar vector that was there before; empty if there was none.
         similarity: cosine of the two vectors, -1 to 1.
     """
@@ -82,8 +81,7 @@ def enroll(
 def gallery_model(file: PipelineFile, model: str | None) -> tuple[ModelConfig, str]:
     """Return the pipeline's model with a gallery, and its place in the file.
 
-    Raises:
-        ConfigError: no model has a gallery, or several have one and ``model`` is None.
+    Raises ConfigError: no model has a gallery, or several have one and ``model`` is None.
     """
     models = {
         name: config

@@ -55,11 +55,6 @@ class EvaluationSetup:
     It can be pickled: another process opens the same setup.
 
     Attributes:
-        config: section of the model, with the backend and profiles to compile candidates.
-        dataset: images and labels.
-        feed: images as input tensors.
-        decoder: decoder of the outputs.
-        scorer: scorer of the decoded records.
         outputs: names of the outputs, in the decoder's order.
         batched: whether the first dimension of each output is the batch.
         opened: function that opens the same setup in any process.
@@ -81,11 +76,7 @@ class EvaluationSetup:
         return len(self.feed)
 
     def image_outputs(self, found: Mapping[str, Array]) -> list[Array]:
-        """Return one image's outputs in the form that the decoder takes.
-
-        Raises:
-            ModelError: an output is missing.
-        """
+        """Return one image's outputs in the form that the decoder takes. Raises ModelError: an output is missing."""
         if missing := [name for name in self.outputs if name not in found]:
             raise ModelError(f"the model has no output {missing[0]!r}", why=f"it has {', '.join(found)}")
         return [
@@ -106,21 +97,10 @@ def open_evaluation(
     """Return the setup that evaluates a model as its pipeline would run it.
 
     With labels two settings of the task differ: detectors keep boxes from a score of :data:`LOWEST_SCORE` on, and
-    classifiers return five classes. Agreement without labels uses the task's own settings.
-
-    Args:
-        model: model with the inputs and outputs of all candidates.
-        config: section of the model.
-        dataset: images and labels.
-        labels: class names of the model; by default those of the task's file.
-        directory: folder of the pipeline file, which ``python:`` searches first.
-        where: place of the model in the file, for errors.
-        tracking: tracker for labels of a sequence; by default ByteTrack with its defaults.
-
-    Raises:
-        ModelError: the model's input is not one image, or the task does not fit its outputs.
-        ConfigError: the labels do not fit the task.
-        BuildError: the backend refuses the model.
+    classifiers return five classes. Agreement without labels uses the task's own settings. ``labels`` are by default
+    those of the task's file; ``tracking`` is used for labels of a sequence. Raises ModelError: the model's input is not
+    one image, or the task does not fit its outputs. Raises ConfigError: the labels do not fit the task. Raises
+    BuildError: the backend refuses the model.
     """
     try:
         names = labels_of(config, where) if labels is None else tuple(labels)
@@ -196,14 +176,11 @@ class Accuracy:
     """Result of a model.
 
     Attributes:
-        name: name for people.
-        images: number of images.
         values: metric → value, mostly 0 to 1 (PSNR in dB, RMSE in meters), the main one first; empty if only a
             reference would give one.
         scores: metric → scores of each image, for comparisons.
         seconds: wall-clock time of all images, including decoding.
         run_ms: median time of one run of the model, beside ``threads - 1`` others.
-        threads: number of runs at a time.
         notes: note of each image, to which other models' agreement can be compared.
     """
 
@@ -247,23 +224,10 @@ def evaluate(
 ) -> Accuracy | None:
     """Evaluate one candidate; the values do not depend on threads, timing or the place of evaluation.
 
-    Args:
-        candidate: model, or another version of it with the same inputs and outputs.
-        setup: setup that candidates share.
-        name: name of the candidate.
-        reference: result of the model to compare with, for ``agreement`` and ``cosine``.
-        threads: number of images at a time; by default the number of cores.
-        cluster: cluster whose workers evaluate instead, and read images by their paths.
-        progress: function called for every image.
-        stop: event that ends the evaluation early.
-
-    Returns:
-        The result; None after a stop.
-
-    Raises:
-        ConfigError: an image cannot be read, or labels do not fit the task.
-        BuildError: the backend refuses the candidate, or fails while running.
-        ModelError: the decoder cannot decode the candidate's outputs.
+    ``reference`` is the result to compare with, for ``agreement`` and ``cosine``. Workers of a cluster read images by
+    their paths. Return None after a stop. Raises ConfigError: an image cannot be read, or labels do not fit the task.
+    Raises BuildError: the backend refuses the candidate, or fails while running. Raises ModelError: the decoder cannot
+    decode the candidate's outputs.
     """
     stop = stop or threading.Event()
     threads = min(threads or core_count(), len(setup))

@@ -25,9 +25,7 @@ _CLOSE = 1e-3
 class BoxAgreement:
     """Number of boxes that two models share.
 
-    Attributes:
-        first, second: number of boxes of each model.
-        pairs: number of boxes that both have: of the same class, overlapping, with equal masks and keypoints.
+    Both have a pair's box: of the same class, overlapping, with equal masks and keypoints.
     """
 
     first: int
@@ -66,10 +64,7 @@ def has_final_boxes(outputs: Outputs) -> bool:
 def agreement(first: Outputs, second: Outputs, overlap: float = SAME_IOU) -> BoxAgreement | None:
     """Return the agreement of two models' boxes on one image; None if one has no final boxes.
 
-    Args:
-        first: output → array: boxes [N, 4], labels [N] and scores [N], or [N, 6] of corners, score and class.
-        second: such outputs of the other model.
-        overlap: minimum intersection over union of two boxes that agree.
+    Outputs have boxes [N, 4], labels [N] and scores [N], or [N, 6] of corners, score and class.
     """
     ours, theirs = (_column_boxes(one) or _row_boxes(one) for one in (first, second))
     if ours is None or theirs is None:

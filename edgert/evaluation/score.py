@@ -41,11 +41,7 @@ class Ratio:
     def values(self, weights: labels.F64) -> labels.F64:
         """Return the metric, 0 to 1, for every row of weights.
 
-        Args:
-            weights: (R, n) float64, not negative: how often each image counts.
-
-        Returns:
-            (R,) float64; NaN if nothing counts.
+        A row has how often each of n images counts. The result is NaN if nothing counts.
         """
         right, counts = weights @ self.right, weights @ self.counts
         seen = counts > 0
@@ -90,7 +86,6 @@ class BoxScorer:
     For labels of a sequence it also scores tracks by HOTA and IDF1.
 
     Attributes:
-        ground_truth: true boxes.
         tracked_from: lowest score of detections to track; None for no tracking.
         tracking: tracker with ByteTrack's settings; None for its defaults.
     """

@@ -194,13 +194,7 @@ Scorer = score.Scorer | MultiLabelScorer | TextScorer | DepthScorer | ImageScore
 def scorer_for(
     ground_truth: labels.GroundTruth, task: TaskConfig | None = None, tracking: ByteTrackStage | None = None
 ) -> Scorer:
-    """Return the scorer of a kind of labels.
-
-    Args:
-        ground_truth: labels of the images.
-        task: task of the model, with the lowest score of detections that are tracked in a sequence.
-        tracking: tracker for a sequence; by default ByteTrack with its defaults.
-    """
+    """Return the scorer of a kind of labels."""
     if isinstance(ground_truth, labels.GroundTruthBoxes):
         return score.BoxScorer(ground_truth, task.score if isinstance(task, DetectTask) else None, tracking)
     if isinstance(ground_truth, labels.GroundTruthClasses):

@@ -48,9 +48,7 @@ def needs_trackeval() -> None:
 def scores(ground_truth: GroundTruthBoxes, found: Sequence[Detections]) -> Mapping[str, SequenceScore]:
     """Return ``hota``, the mean over overlaps of 0.05 to 0.95, and ``idf1``.
 
-    Args:
-        ground_truth: true boxes of every frame with ids, in order of time; crowds are distractors.
-        found: tracks in every frame.
+    Frames are in order of time; crowds are distractors.
     """
     from trackeval.datasets import MotChallenge2DBox
     from trackeval.metrics import HOTA, Identity

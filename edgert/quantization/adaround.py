@@ -35,10 +35,9 @@ _PATCHES_PER_UNKNOWN = 8  # patches to measure, over all images, for each weight
 
 @dataclass(frozen=True, slots=True)
 class Effort:
-    """Amount of optimization per layer.
+    """Amount of optimization per layer. With 0 steps, only single roundings are flipped.
 
     Attributes:
-        steps: steps of gradient descent; 0 flips single roundings only.
         least_patches: smallest number of patches to measure, of all images together.
         damping: summand of the second moments' diagonal relative to its mean, for directions without patches.
     """
@@ -143,20 +142,10 @@ def roundings(
     """Return int8 values in [-127, 127] that lower the error of the layer's output, by weight name.
 
     :func:`~edgert.quantization.lowering.lower.lower` uses them in place of the nearest integers. Weights without
-    scales, shared weights, and those of a ConvTranspose are left out. Equal arguments give equal values.
-
-    Args:
-        graph: float graph.
-        lowered: the graph quantized with nearest rounding, whose activations are the inputs of its weighted nodes.
-        scales: scales by weight name, in shapes that broadcast over the weights.
-        feeds: images.
-        like: model that the graph was read from.
-        effort: work per layer.
-        stop: event that ends the work before the next weight.
-
-    Raises:
-        CalibrationError: there are no images, or ``stop`` was set.
-        BuildError: ONNX Runtime cannot run the quantized graph.
+    scales, shared weights, and those of a ConvTranspose are left out. Equal arguments give equal values. ``lowered`` is
+    the graph quantized with nearest rounding; its activations are the inputs of its weighted nodes. Scales broadcast
+    over the weights. ``stop`` ends the work before the next weight. Raises CalibrationError: there are no images, or
+    ``stop`` was set. Raises BuildError: ONNX Runtime cannot run the quantized graph.
     """
     if not feeds:
         raise CalibrationError("weights cannot be rounded by their effect without images", why="0 given")

@@ -25,15 +25,10 @@ PAIR = 2
 def open_batch(model: Model, feeds: Sequence[Feeds] = (), *, file: Model | None = None) -> Model:
     """Return the model with an open batch dimension, or the model itself where its batch is not 1.
 
-    Two images in one batch are compared with each image alone. Every node runs as the ONNX standard defines it.
-
-    Args:
-        model: static, clean model.
-        feeds: images to compare on, each of batch 1; noise replaces missing ones.
-        file: model it was made of, which the error mentions if it accepts several images.
-
-    Raises:
-        ModelError: the model accepts one image only, or mixes images.
+    Two images in one batch are compared with each image alone. Every node runs as the ONNX standard defines it. The
+    model is static and clean; feeds are of batch 1, and noise replaces missing ones. An error mentions ``file``, of
+    which the model was made, if that accepts several images. Raises ModelError: the model accepts one image only, or
+    mixes images.
     """
     if any(spec.shape[:1] != (1,) for spec in inputs(model)):
         return model

@@ -38,15 +38,9 @@ def prepare(model: Model, shapes: Mapping[str, Sequence[int]] | None = None) -> 
 
     Batch normalization is folded into weights. The model computes the same up to the rounding of folded weights, and
     equal models give equal digests. Remaining tensors keep their names. Bodies of If, Loop and Scan, and nodes of other
-    domains, stay in float, and the log names them.
-
-    Args:
-        model: float32 model.
-        shapes: all dimensions of inputs, by name. A first dimension that stays open becomes 1.
-
-    Raises:
-        ModelError: dimensions stay open, or the shapes do not fit. The model is quantized or float16, or has no float32
-            input or weights. An operator has no equivalent in opset 17.
+    domains, stay in float, and the log names them. ``shapes`` have all dimensions of inputs; a first one that stays
+    open becomes 1. Raises ModelError: dimensions stay open, or the shapes do not fit. The model is quantized or
+    float16, or has no float32 input or weights. An operator has no equivalent in opset 17.
     """
     _check_types(model)
     ready, _ = clean(_close_batch(with_shapes(model, shapes or {})))
@@ -119,7 +113,6 @@ class CalibratedModel:
 
     Attributes:
         model: prepared model, equalized where the section asks for it.
-        table: ranges of its tensors.
         feed: images on which they were measured; None where they came from a file without images.
         whole: scheme with no units kept, which decided what to measure; None where all tensors were measured, or the
             ranges came from a file.
@@ -139,8 +132,7 @@ class CalibratedModel:
     def measure_missing(self) -> Mapping[str, Histogram]:
         """Return histograms of the tensors missing from the table, measured on the same images.
 
-        Raises:
-            CalibrationError: there are no images.
+        Raises CalibrationError: there are no images.
         """
         missing = sorted(set(tensors_to_calibrate(read(self.model))) - self.table.histograms.keys())
         if self.feed is None:
@@ -154,15 +146,8 @@ class CalibratedModel:
     def smooth(self, recipe: Recipe, *, stop: threading.Event | None = None) -> CalibratedModel | None:
         """Return the model with smoothed activations and new ranges; see :mod:`~edgert.quantization.equalization`.
 
-        None where nothing can be smoothed, or there are no images.
-
-        Args:
-            recipe: recipe whose target and DLA decide which ranges are needed.
-            stop: event that ends the measurement.
-
-        Raises:
-            CalibrationError: the new ranges cannot be measured, or ``stop`` was set.
-            BuildError: ONNX Runtime cannot run the model.
+        None where nothing can be smoothed, or there are no images. Raises CalibrationError: the new ranges cannot be
+        measured, or ``stop`` was set. Raises BuildError: ONNX Runtime cannot run the model.
         """
         graph = read(self.model)
         smooth = graph if self.feed is None else smooth_activations(graph, self.feeds(SMOOTHING_IMAGES), self.model)
@@ -188,9 +173,8 @@ class CalibratedModel:
 def prepare_section_model(model: Model, config: ModelConfig) -> Model:
     """Return the model on which a section's ranges are measured.
 
-    Raises:
-        ModelError: the model cannot be quantized: it is already quantized, its size is open, or it has no weights.
-        CalibrationError: the section has several profiles.
+    Raises ModelError: the model cannot be quantized: it is already quantized, its size is open, or it has no weights.
+    Raises CalibrationError: the section has several profiles.
     """
     if len(config.profiles) > 1:
         raise CalibrationError(
@@ -206,8 +190,7 @@ def prepare_section_model(model: Model, config: ModelConfig) -> Model:
 def calibration_shapes(model: Model, config: ModelConfig) -> Shapes:
     """Return the input shapes for calibration: those of the first profile, with a batch of 1 where it is open.
 
-    Raises:
-        ModelError: dimensions other than the batch stay open.
+    Raises ModelError: dimensions other than the batch stay open.
     """
     shapes = next(iter((config.profiles or default_profile(model, config)).values()))
     open_ones = {spec.name for spec in inputs(model) if spec.shape and not isinstance(spec.shape[0], int)}
@@ -226,19 +209,11 @@ def calibrate_section(
 ) -> CalibratedModel:
     """Measure the ranges of a model. Blocks until done.
 
-    Args:
-        config: section of the model, whose ``calibrate`` has the images and the method.
-        target: only target that will use the ranges. Tensors that it never rounds are not counted, which saves a third
-            to two thirds of the values of common networks. None measures all.
-        run: place of the section, progress bar and stop event.
-        images: images to use instead of the section's.
-        workers: see :func:`~edgert.quantization.calibration.range_calibrator.calibrate`.
-        dask: see there.
-        state: see there.
-
-    Raises:
-        CalibrationError: no images are named, there are too few, or they give values that cannot be used.
-        EdgertError: the model or the images cannot be read.
+    Tensors that a ``target`` never rounds are not counted, which saves a third to two thirds of the values of common
+    networks; None measures all. For ``workers``, ``dask`` and ``state`` see
+    :func:`~edgert.quantization.calibration.range_calibrator.calibrate`. Raises CalibrationError: no images are named,
+    there are too few, or they give values that cannot be used. Raises EdgertError: the model or the images cannot be
+    read.
     """
     try:
         requested = config.calibrate
@@ -279,11 +254,8 @@ def with_ranges(
 ) -> CalibratedModel:
     """Return a calibrated model with ranges measured before.
 
-    Images, by default those of the section, are used to correct biases and to compare.
-
-    Raises:
-        CalibrationError: the file is damaged, or belongs to another model.
-        EdgertError: the model or the images cannot be read.
+    Images, by default those of the section, are used to correct biases and to compare. Raises CalibrationError: the
+    file is damaged, or belongs to another model. Raises EdgertError: the model or the images cannot be read.
     """
     try:
         model = prepare_section_model(load(config.onnx), config)

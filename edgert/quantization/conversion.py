@@ -19,16 +19,9 @@ from edgert.quantization.run import Job, is_quantized
 def fp16_model(model: Model, config: ModelConfig, *, open_batch: bool = False) -> tuple[Model, dict[str, str]]:
     """Return the model in float16, and the reasons of nodes that stay float32, by name.
 
-    Nodes of ``quantize: {keep: …}`` stay float32, and so do nodes whose values float16 cannot hold.
-
-    Args:
-        model: float model.
-        config: section of the model.
-        open_batch: whether an open batch size stays open; otherwise it becomes that of the section, or 1.
-
-    Raises:
-        ModelError: dimensions stay open, or the model is quantized.
-        CalibrationError: ``keep`` matches no node.
+    Nodes of ``quantize: {keep: …}`` stay float32, and so do nodes whose values float16 cannot hold. Without
+    ``open_batch``, an open batch size becomes that of the section, or 1. Raises ModelError: dimensions stay open, or
+    the model is quantized. Raises CalibrationError: ``keep`` matches no node.
     """
     if is_quantized(model):
         raise ModelError("a quantized model has no float16 form", where=str(model.path), fix="give the float32 model")
@@ -93,10 +86,8 @@ def _make_fastest(model: Model, config: ModelConfig, job: Job) -> Model:
 def _open_float_batch(model: Model, calibrated: CalibratedModel, job: Job) -> Model | None:
     """Return the float model with an open batch; None where one image is run at a time.
 
-    Crops are run one by one where the model takes no more.
-
-    Raises:
-        ModelError: the model must run in batches, and cannot.
+    Crops are run one by one where the model takes no more. Raises ModelError: the model must run in batches, and
+    cannot.
     """
     if job.rows == 1 or not (job.batched or has_open_batch(model)):
         return None

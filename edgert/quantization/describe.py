@@ -34,15 +34,7 @@ _STEPS = {
 
 
 def provenance(model: Model, table: RangeTable | None, method: str, command: str, source: str) -> Provenance:
-    """Return the facts needed to reproduce a result.
-
-    Args:
-        model: model as loaded from its file.
-        table: ranges; None without.
-        method: method of choosing thresholds, as text.
-        command: command line of the user.
-        source: origin of the calibration images.
-    """
+    """Return the facts needed to reproduce a result."""
     versions = {"edgert": __version__} | {name: _version(name) for name in _PACKAGES}
     cores = core_count()
     return Provenance(
@@ -179,16 +171,8 @@ def describe(
 ) -> QuantizationReport:
     """Return the report of a quantized model.
 
-    The model's file is read again. Thresholds of every method are computed for each tensor, in up to 20 ms each.
-
-    Args:
-        outcome: quantized model and its measurements.
-        config: section of the model.
-        command: command line of the user.
-        source: origin of the calibration images; by default the section's ``calibrate: images``.
-
-    Raises:
-        EdgertError: the model's file cannot be read any more.
+    The model's file is read again. Thresholds of every method are computed for each tensor, in up to 20 ms each. Raises
+    EdgertError: the model's file cannot be read any more.
     """
     model, plan = load(config.onnx), outcome.quantized.scheme
     images = source or (str(config.calibrate.images) if config.calibrate else "")
@@ -217,10 +201,7 @@ def accuracy_rows(
 ) -> tuple[AccuracyRow, ...]:
     """Return every metric of every version but the reference, the main metric of each first.
 
-    Args:
-        evaluation: results of all versions, the reference first.
-        labeled: whether accuracy was measured on labels.
-        names: precision by version, as the report shows it; None for ``INT8``.
+    ``names`` are precisions by version; None for ``INT8``.
     """
     rows: list[AccuracyRow] = []
     reference, *others = evaluation.results

@@ -64,8 +64,7 @@ def floating_notes(outcome: QuantizationResult) -> Iterator[Note]:
 def tensor_rows(table: RangeTable, scheme: Scheme) -> tuple[TensorRow, ...]:
     """Return a row for each tensor whose range a scheme needs; each different histogram takes up to 20 ms.
 
-    Raises:
-        CalibrationError: a tensor is not in the table.
+    Raises CalibrationError: a tensor is not in the table.
     """
     # tensors that decide the scale of each
     groups = {name: group for group in scheme.groups.values() for name in group}

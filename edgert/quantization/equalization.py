@@ -33,10 +33,7 @@ _LARGEST = 1024.0  # largest scale; a channel more than 10 bits below its neighb
 class Scaling:
     """Scale factors that equalization applies to one weighted node.
 
-    Attributes:
-        node: name of the node.
-        outputs: (output channels,) divisors of its rows and bias.
-        inputs: (input channels,) factors of its columns.
+    Rows and bias are divided by ``outputs``, columns multiplied by ``inputs``.
     """
 
     node: str
@@ -45,12 +42,7 @@ class Scaling:
 
 
 def equalize(graph: Graph, plan: Sequence[Scaling] | None = None) -> Graph:
-    """Return the graph with equalized weights; it computes the same, up to rounding of the new weights.
-
-    Args:
-        graph: clean float graph with known shapes.
-        plan: result of :func:`scalings` for this graph; None computes it.
-    """
+    """Return the graph with equalized weights; it computes the same, up to rounding of the new weights."""
     by_name = {scaling.node: scaling for scaling in (scalings(graph) if plan is None else plan)}
     layers = {layer.kernel.node.name: layer for layer in channels(graph).layers}
     builder = Builder(graph)
@@ -69,9 +61,6 @@ def scalings(graph: Graph) -> tuple[Scaling, ...]:
     A class keeps its scale where no weight computes or reads it, another node reads it, or a Clip bounds it, which is
     not homogeneous. No bias grows beyond the largest weight or bias of its layer: otherwise a channel with tiny weights
     would enlarge the range of its tensor.
-
-    Args:
-        graph: clean float graph with known shapes.
     """
     classes = channels(graph)
     floor = _floors(graph, classes)
@@ -166,19 +155,9 @@ def smooth_activations(graph: Graph, feeds: Sequence[Feeds], like: Model) -> Gra
     """Return the graph with smoothed activations; it computes the same, bit for bit unless numbers become denormal.
 
     Factors pass pools, concatenations, residual additions, homogeneous activations and gates. A gate with scaled
-    channels gets a Mul that gives its g the unscaled input.
-
-    Args:
-        graph: clean float graph with known shapes.
-        feeds: images, 8 or more: with two, YOLOX-nano's INT8 lost twice as much as with eight.
-        like: model that the graph was read from.
-
-    Returns:
-        The graph itself where there is nothing to gain.
-
-    Raises:
-        CalibrationError: there are no images.
-        BuildError: ONNX Runtime cannot run the graph.
+    channels gets a Mul that gives its g the unscaled input. Give 8 images or more: with two, YOLOX-nano's INT8 lost
+    twice as much as with eight. Return the graph itself where there is nothing to gain. Raises CalibrationError: there
+    are no images. Raises BuildError: ONNX Runtime cannot run the graph.
     """
     if not feeds:
         raise CalibrationError("channels cannot be compared without images", why="0 given", fix="give 8 or more")
@@ -194,12 +173,7 @@ def smooth_activations(graph: Graph, feeds: Sequence[Feeds], like: Model) -> Gra
 
 
 def _exponents(classes: Channels, peaks: Mapping[str, F64]) -> Exponents:
-    """Return (classes,) exponents of the powers of two by which they are divided.
-
-    Args:
-        classes: classes of channels, and the layers that compute and read them.
-        peaks: (channels,) largest magnitudes of the tensors that layers read, by name.
-    """
+    """Return (classes,) exponents of the powers of two by which they are divided."""
     size, weight = np.zeros(classes.count), np.zeros(classes.count)
     for layer in classes.layers:
         peak = peaks.get(layer.kernel.node.inputs[0])
@@ -224,8 +198,7 @@ def _shares(layer: Layer) -> F64:
 def channel_peaks(graph: Graph, tensors: Sequence[str], feeds: Sequence[Feeds], like: Model) -> Mapping[str, F64]:
     """Return (channels along axis 1,) largest magnitudes over the images, by tensor.
 
-    Raises:
-        BuildError: ONNX Runtime cannot run the graph.
+    Raises BuildError: ONNX Runtime cannot run the graph.
     """
     builder, outputs = Builder(graph), dict[str, str]()
     builder.nodes.extend(graph.nodes)

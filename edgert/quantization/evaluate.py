@@ -49,9 +49,6 @@ class Evaluation:
     """Accuracy of a model and other versions of it.
 
     Attributes:
-        section: section of the model.
-        result: results of every version, and their comparisons.
-        dataset: images on which they were evaluated.
         versions: versions that were made of the model, by name.
         others: versions that were given as files, by name.
         unfinished: names of versions whose evaluation was stopped.
@@ -75,19 +72,14 @@ class Evaluation:
     def save_report(self, path: Path, command: str = "") -> None:
         """Write one HTML page about the evaluation; ``command`` is the command line shown in it.
 
-        Raises:
-            ArtifactError: the page cannot be written.
+        Raises ArtifactError: the page cannot be written.
         """
         replace_text(path, render(self.report(command)))
 
     def report(self, command: str = "") -> QuantizationReport:
         """Return the report, with the layers of the first INT8 version and the accuracy of all.
 
-        Args:
-            command: command line shown in the report.
-
-        Raises:
-            EdgertError: the model's file cannot be read any more, or ONNX Runtime cannot run a version.
+        Raises EdgertError: the model's file cannot be read any more, or ONNX Runtime cannot run a version.
         """
         config, labeled = self.section.config, self.dataset.ground_truth is not None
         main = next((version for version in self.versions.values() if version.quantized is not None), None)

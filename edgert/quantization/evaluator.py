@@ -40,12 +40,7 @@ NOISY, QUIET = 0.3, 0.15
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Result:
-    """Result of an INT8 model.
-
-    Attributes:
-        value: main metric; higher is better.
-        accuracy: all metrics; None where the outputs cannot be decoded.
-    """
+    """Result of an INT8 model. ``accuracy`` is None where the outputs cannot be decoded."""
 
     value: float
     accuracy: Accuracy | None = None
@@ -59,11 +54,6 @@ class NoiseEvaluator:
         floor: value from which a model needs no repair.
         goal: value that a repaired model must reach.
         is_strict: whether the user set the budget, so that missing it is an error, not a warning.
-
-    Args:
-        model: float model.
-        feeds: images, at least one.
-        stop: event that ends an evaluation with CalibrationError.
     """
 
     metric, floor, goal, is_strict = "signal in the outputs", 1 - NOISY, 1 - QUIET, False
@@ -79,15 +69,7 @@ class NoiseEvaluator:
 class TaskEvaluator:
     """Evaluator on the labeled images of the model's section, or without them by agreement with FP32.
 
-    The agreement of vectors is their cosine.
-
-    Args:
-        config: section of the model.
-        calibrated: float model, and the images of its ranges.
-        run: place of the section in the file, and progress bar of images.
-
-    Raises:
-        ConfigError: labels cannot be read or do not fit the task.
+    The agreement of vectors is their cosine. Raises ConfigError: labels cannot be read or do not fit the task.
     """
 
     def __init__(self, config: ModelConfig, calibrated: CalibratedModel, run: Run) -> None:
@@ -176,15 +158,8 @@ def evaluator_of(
     """Return the evaluator of a section's model; None without images.
 
     It is a :class:`TaskEvaluator` where the budget needs one or outputs can be decoded, else a :class:`NoiseEvaluator`.
-
-    Args:
-        config: section of the model.
-        calibrated: float model and its images.
-        run: place of the section, progress bar and stop event.
-        by_task: whether decoded outputs are compared without a budget; otherwise their noise, which takes a second.
-
-    Raises:
-        EdgertError: labels or model cannot be used.
+    Without ``by_task``, decoded outputs are compared only for a budget; otherwise their noise, which takes a second.
+    Raises EdgertError: labels or model cannot be used.
     """
     is_decoded = calibrated.feed is not None and is_compared(config.task)
     if config.accuracy is not None or (by_task and is_decoded):

@@ -66,10 +66,6 @@ def propagate_scales(graph: Graph, given: Mapping[str, float]) -> tuple[Mapping[
     A scale is shared with all tensors that a DLA gives the same one
     (:func:`~edgert.quantization.lowering.trt_form.dla_groups`); of several the largest is used. The tensor between a
     fused convolution and its addition is never rounded, and gets the addition's scale.
-
-    Args:
-        graph: float graph.
-        given: scales by tensor.
     """
     found, problems, silent = dict[str, float](), list[str](), {n for n in graph.producers if clip_behind(graph, n)}
     for members in dict.fromkeys(dla_groups(graph).values()):
@@ -153,12 +149,8 @@ class Unquantized:
 def split_qdq(graph: Graph) -> Unquantized:
     """Split a graph with Q/DQ nodes into float graph and scales.
 
-    Args:
-        graph: clean graph with known types.
-
-    Raises:
-        ModelError: the graph has no Q/DQ, is in QOperator form, quantizes at run time, or computes on integers. A zero
-            point is not in the middle, a Q differs from its DQ, or an activation has several scales.
+    Raises ModelError: the graph has no Q/DQ, is in QOperator form, quantizes at run time, or computes on integers. A
+    zero point is not in the middle, a Q differs from its DQ, or an activation has several scales.
     """
     stripped = strip_qdq(graph)
     scales, gaps = propagate_scales(stripped.graph, stripped.scales)
@@ -177,29 +169,22 @@ class QdqModel(Unquantized):
     def cache(self, tensorrt: str) -> str:
         """Return the calibration cache of ``model`` for TensorRT <= 10.
 
-        Raises:
-            CalibrationError: see :func:`~edgert.quantization.lowering.trt_form.write_cache`.
+        Raises CalibrationError: see :func:`~edgert.quantization.lowering.trt_form.write_cache`.
         """
         return write_cache(self.scales, tensorrt)
 
     def layer_precisions(self) -> str:
         """Return the value of trtexec's option for layers that stay FP16; empty for none.
 
-        Raises:
-            CalibrationError: the option cannot hold the name of a layer.
+        Raises CalibrationError: the option cannot hold the name of a layer.
         """
         return layer_precisions(self.float_nodes) if self.float_nodes else ""
 
     def dla_form(self, dla: Dla = USUAL_DLA) -> Model:
         """Return the Q/DQ form for a DLA with TensorRT >= 11: a pair on every tensor that the DLA reads in INT8.
 
-        Nodes that read a tensor without a scale stay in floating point.
-
-        Args:
-            dla: DLA whose rules apply.
-
-        Raises:
-            CalibrationError: a tensor has no scale, and a node that reads it cannot stay in floating point.
+        Nodes that read a tensor without a scale stay in floating point. Raises CalibrationError: a tensor has no scale,
+        and a node that reads it cannot stay in floating point.
         """
         graph = read(self.model)
         kept = set(_units_of(self.float_nodes, scheme(graph, "dla", dla=dla)))
@@ -223,11 +208,7 @@ class QdqModel(Unquantized):
 def qdq_model(model: Model) -> QdqModel:
     """Split a Q/DQ model into float model and scales.
 
-    Args:
-        model: model with static shapes.
-
-    Raises:
-        ModelError: no layer has stored weights, or :func:`split_qdq` raised it.
+    Raises ModelError: no layer has stored weights, or :func:`split_qdq` raised it.
     """
     cleaned, _ = clean(model)
     try:
@@ -246,8 +227,7 @@ def qdq_model(model: Model) -> QdqModel:
 def qdq_section(config: ModelConfig) -> QdqModel:
     """Split the Q/DQ model of a section, at its calibration size, into float model and scales.
 
-    Raises:
-        ModelError: the file cannot be read, or :func:`qdq_model` raised it.
+    Raises ModelError: the file cannot be read, or :func:`qdq_model` raised it.
     """
     model = load(config.onnx)
     return qdq_model(with_shapes(model, calibration_shapes(model, config)))

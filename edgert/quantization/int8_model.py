@@ -27,15 +27,11 @@ class QuantizationResult:
     """An INT8 model, its origin, and its accuracy.
 
     Attributes:
-        prepared: float model that was quantized.
         table: ranges, with the methods by which thresholds were chosen.
-        recipe: settings of the conversion.
-        quantized: INT8 model.
         kept: reasons by name of the units left in higher precision.
         scan: cost of each unit; None where it was not measured.
         search: search for units to keep; None where there was none.
         sqnr_db: signal to quantization noise of the outputs of weighted nodes and of the graph, by tensor, in dB.
-        seconds: duration of the work.
         evaluation: FP32 and INT8 on labeled images; without labels their agreement on calibration images.
         labeled: whether ``evaluation`` used labels.
         warnings: changes that the user did not ask for, and problems that remain.
@@ -88,25 +84,12 @@ def quantize_section(
 
     With ``accuracy:`` in the section the model is evaluated on labeled images. Where it loses too much, as few layers
     as possible get a higher precision. Without ``accuracy:`` it is compared with FP32 on the calibration images, and
-    repaired in the same way where hardly any accuracy is left; the result then has a warning.
-
-    Args:
-        config: section of the model.
-        calibrated: float model and its ranges.
-        target: engine that will run the model.
-        dla: DLA whose rules apply, for target ``dla``.
-        run: place of the section, log and stop event.
-        budget_s: seconds for finding layers to keep; the best found by then is used.
-        state: file in which this search survives an interruption.
-        by_task: whether decoded outputs are compared where the section sets no budget; otherwise their noise is.
-        smooth: whether activations may be smoothed for TensorRT (:mod:`~edgert.quantization.equalization`). A
-            calibration cache cannot have that, since it belongs to the unchanged model.
-        strict: whether a missed budget is an error; otherwise the result is not ``is_sound``.
-
-    Raises:
-        BuildError: the budget cannot be met; the error names the layers that cost most.
-        CalibrationError: ``run.stop`` was set.
-        EdgertError: labels or model cannot be used.
+    repaired in the same way where hardly any accuracy is left; the result then has a warning. ``budget_s`` are seconds
+    for finding layers to keep; the best found by then is used. Without ``by_task`` and a budget, the noise of outputs
+    is compared. ``smooth`` allows smoothed activations for TensorRT (:mod:`~edgert.quantization.equalization`), which a
+    calibration cache cannot have, since it belongs to the unchanged model. Without ``strict``, the result of a missed
+    budget is not ``is_sound``. Raises BuildError: the budget cannot be met; the error names the layers that cost most.
+    Raises CalibrationError: ``run.stop`` was set. Raises EdgertError: labels or model cannot be used.
     """
     started = time.perf_counter()
     try:
@@ -159,18 +142,8 @@ def quantize_and_recover(
 ) -> Recovered:
     """Quantize a calibrated model, and recover its accuracy (:func:`~edgert.quantization.recovery.recover`).
 
-    Args:
-        calibrated: float model and its ranges.
-        recipe: settings of the conversion.
-        evaluator: evaluator of the accuracy; None measures nothing.
-        run: log of each step, and event that stops the work.
-        smooth: whether activations may be smoothed, see :func:`quantize_section`.
-        budget_s: seconds for finding units to keep; None keeps no units.
-        state: file in which this search survives an interruption.
-        kind: class of the quantizer.
-
-    Raises:
-        EdgertError: the model cannot be made or run, or ``run.stop`` was set.
+    No ``evaluator`` measures nothing; no ``budget_s`` keeps no units. For the others see :func:`quantize_section`.
+    Raises EdgertError: the model cannot be made or run, or ``run.stop`` was set.
     """
 
     def smoothed() -> Quantizer | None:
@@ -211,13 +184,7 @@ def _quantizer(calibrated: CalibratedModel, recipe: Recipe, run: Run, kind: type
 def quantization_result(made: Recovered, feeds: Sequence[Feeds], seconds: float = 0.0) -> QuantizationResult:
     """Return the result for a recovered model; comparing its layers takes seconds.
 
-    Args:
-        made: model, and how it was recovered.
-        feeds: images on which layers are compared; empty for no comparison.
-        seconds: duration of the work so far.
-
-    Raises:
-        BuildError: ONNX Runtime cannot run the model.
+    Raises BuildError: ONNX Runtime cannot run the model.
     """
     maker, graph = made.quantizer, made.quantized.graph
     kept = {skipped.node: skipped.reason for skipped in made.quantized.scheme.skipped}

@@ -32,23 +32,13 @@ def in_precision(
 
     ``int8`` calibrates and quantizes once; the result is cached until the file, its images, labels or settings change.
     ``auto`` without ``calibrate:`` returns the file's model. With it, ``auto`` chooses int8 where it is faster here
-    within the accuracy budget, else fp32, or fp16 for TensorRT. A quantized file is never converted.
-
-    Args:
-        config: section of the model.
-        run: place of the section in the file, and the log.
-        store: cache; None for the user's.
-        target: engine that will run the model. For ``gpu`` INT8 has TensorRT's form, and ``auto`` measures no times.
-        rows: number of frames or crops per run. With several, an open batch size of the file stays open, and ``auto``
-            times runs of this many.
-        batched: whether an INT8 model must take several images, even where the file fixes its batch to one
-            (:mod:`~edgert.quantization.batched`).
-
-    Raises:
-        ModelError: the model must run in batches, and a node accepts one image only.
-        CalibrationError: there are no images to calibrate on, or too few.
-        BuildError: the accuracy budget cannot be met.
-        EdgertError: the model, the images or the labels cannot be used.
+    within the accuracy budget, else fp32, or fp16 for TensorRT. A quantized file is never converted. For ``target:
+    gpu`` INT8 has TensorRT's form, and ``auto`` measures no times. With several ``rows`` per run, an open batch size of
+    the file stays open, and ``auto`` times runs of this many. ``batched``: an INT8 model must take several images, even
+    where the file fixes its batch to one (:mod:`~edgert.quantization.batched`). Raises ModelError: the model must run
+    in batches, and a node accepts one image only. Raises CalibrationError: there are no images to calibrate on, or too
+    few. Raises BuildError: the accuracy budget cannot be met. Raises EdgertError: the model, the images or the labels
+    cannot be used.
     """
     job = Job(run, target, rows, batched)
     model = load(config.onnx)
@@ -71,13 +61,8 @@ def in_precision(
 def check_precision(config: ModelConfig, where: str = "") -> None:
     """Check the images and labels that a section names, without decoding images.
 
-    Args:
-        config: section of the model.
-        where: key path of the section, as ``models.parts``.
-
-    Raises:
-        CalibrationError: precision is int8, and no images are named.
-        EdgertError: images or labels are missing.
+    Raises CalibrationError: precision is int8, and no images are named. Raises EdgertError: images or labels are
+    missing.
     """
     try:
         if config.precision == "int8" or config.calibrate is not None:

@@ -29,19 +29,9 @@ def sqnr(
 
     It is 10 log10(Σ x² / Σ (x - y)²) over all elements and images, with x in the float and y in the quantized graph.
     Equal tensors give inf, noise without signal -inf. Images with different numbers of rows, as of boxes, do not count,
-    and a tensor without images is left out.
-
-    Args:
-        graph: float graph.
-        lowered: the graph quantized, whose nodes compute as the standard defines them.
-        feeds: images.
-        tensors: names of tensors in both graphs; None for outputs of weighted nodes and of the graph in both.
-        like: model that the graph was read from.
-
-    Raises:
-        CalibrationError: there are no images.
-        ModelError: one of the graphs does not compute a tensor.
-        BuildError: ONNX Runtime cannot run one of them.
+    and a tensor without images is left out. By default ``tensors`` are the outputs of weighted nodes and of the graph.
+    ``like`` is the model that the graph was read from. Raises CalibrationError: there are no images. Raises ModelError:
+    one of the graphs does not compute a tensor. Raises BuildError: ONNX Runtime cannot run one of them.
     """
     if not feeds:
         raise CalibrationError("graphs cannot be compared without images", why="0 given", fix="give at least one")
@@ -73,12 +63,7 @@ def decibels(signal: float, noise: float) -> float:
 
 
 def noisy_outputs(noise_db: Mapping[str, float], outputs: Iterable[str]) -> tuple[str, ...]:
-    """Return a sentence for each output with more noise than signal; those without signal are left out.
-
-    Args:
-        noise_db: signal to noise in dB by tensor.
-        outputs: names of the model's outputs.
-    """
+    """Return a sentence for each output with more noise than signal; those without signal are left out."""
     return tuple(
         f"the noise of output {name!r} is larger than its signal ({noise_db[name]:.1f} dB)"
         for name in sorted(outputs)
@@ -111,8 +96,7 @@ def is_clear(noise_db: Mapping[str, float], outputs: Iterable[str]) -> bool:
 def output_noise(reference: Function, other: Function, feeds: Iterable[Feeds]) -> Mapping[str, float]:
     """Return the signal to noise in dB of each output that two versions of a model have in the same shape.
 
-    Raises:
-        BuildError: ONNX Runtime cannot run one of them.
+    Raises BuildError: ONNX Runtime cannot run one of them.
     """
     totals: dict[str, tuple[float, float]] = {}
     for feed in feeds:
@@ -129,14 +113,7 @@ def output_noise(reference: Function, other: Function, feeds: Iterable[Feeds]) -
 class OutputNoise:
     """Measurement of the noise in the outputs of versions of one model, without labels.
 
-    Args:
-        model: float model.
-        feeds: images, at least one.
-        stop: event that ends a measurement before the next image.
-
-    Raises:
-        BuildError: ONNX Runtime cannot run the model.
-        CalibrationError: ``stop`` was set.
+    Raises BuildError: ONNX Runtime cannot run the model. Raises CalibrationError: ``stop`` was set.
     """
 
     def __init__(self, model: Model, feeds: Sequence[Feeds], stop: threading.Event | None = None) -> None:
@@ -146,9 +123,7 @@ class OutputNoise:
     def measure(self, found: Function) -> float:
         """Return the noise of one version, as :func:`noise_share` defines it.
 
-        Raises:
-            BuildError: the version cannot be run.
-            CalibrationError: ``stop`` was set.
+        Raises BuildError: the version cannot be run. Raises CalibrationError: ``stop`` was set.
         """
         return noise_share(self._wanted, self._outputs(found))
 
@@ -165,11 +140,7 @@ def noise_share(wanted: Sequence[Mapping[str, Array]], found: Sequence[Mapping[s
 
     It is the mean over outputs and their channels, so that large numbers (a detector's boxes) do not hide the error of
     small ones (its scores). Signal is the variance over images and positions. A row that only one version has, such as
-    a box, counts as zeros in the other.
-
-    Args:
-        wanted: outputs of the reference by name, with a batch dimension, one mapping per image.
-        found: the same outputs of the other version.
+    a box, counts as zeros in the other. Outputs have a batch dimension, one mapping per image.
     """
     return float(np.mean([_output_share(name, wanted, found) for name in wanted[0]]))
 
@@ -219,16 +190,9 @@ def correct_biases(
 ) -> Graph:
     """Return the float graph with the biases that its quantized form needs; lower it again to apply them there.
 
-    Args:
-        graph: clean float graph.
-        lowered: quantized form, in which outputs of weighted nodes have their names.
-        feeds: images, 16 or more, all in memory at a time.
-        like: model that the graph was read from.
-        stop: event that ends the work.
-
-    Raises:
-        CalibrationError: there are no images, or ``stop`` was set.
-        BuildError: ONNX Runtime cannot run one of the graphs.
+    Outputs of weighted nodes have their names in ``lowered``. There should be 16 images or more, all in memory at a
+    time. Raises CalibrationError: there are no images, or ``stop`` was set. Raises BuildError: ONNX Runtime cannot run
+    one of the graphs.
     """
     return shift_biases(graph, mean_shifts(graph, lowered, feeds, like, stop=stop))
 
@@ -290,10 +254,8 @@ def can_shift(graph: Graph, node: Node) -> bool:
 def shift_biases(graph: Graph, shifts: Mapping[str, weights.F64]) -> Graph:
     """Return the graph with (channels,) values added to the biases of weighted nodes, by output tensor.
 
-    A node without a bias gets one, and one that shares its bias gets another.
-
-    Raises:
-        CalibrationError: the bias of a node cannot be changed; see :func:`can_shift`.
+    A node without a bias gets one, and one that shares its bias gets another. Raises CalibrationError: the bias of a
+    node cannot be changed; see :func:`can_shift`.
     """
     names, constants, changed = Names(graph), {}, {}
     for tensor, shift in shifts.items():

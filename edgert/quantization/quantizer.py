@@ -43,9 +43,7 @@ class Choice:
     """The method chosen for the tensors of one scale by method ``auto``, and the errors of all methods.
 
     Attributes:
-        tensors: tensors that share the scale.
         method: method whose threshold changes the outputs of the next nodes least.
-        thresholds: threshold by method.
         errors: squared error at the outputs of weighted nodes that read a tensor, relative to the squared outputs, by
             method. Empty without such nodes.
     """
@@ -68,19 +66,8 @@ def choices(
     """Return the method chosen for every scale, and the errors that decided it.
 
     A tensor is rounded with each threshold in turn while all else stays float. The graph runs once per image, and each
-    weighted node once more per image and threshold.
-
-    Args:
-        graph: float graph of the scheme.
-        scheme: scheme that states which tensors are rounded, and which share a scale.
-        table: ranges of these tensors.
-        feeds: a few images.
-        like: model that the graph was read from.
-        stop: event that ends the work.
-
-    Raises:
-        CalibrationError: there are no images, the table lacks a tensor, or ``stop`` was set.
-        BuildError: ONNX Runtime cannot run the graph.
+    weighted node once more per image and threshold. Raises CalibrationError: there are no images, the table lacks a
+    tensor, or ``stop`` was set. Raises BuildError: ONNX Runtime cannot run the graph.
     """
     if not feeds:
         raise CalibrationError("methods cannot be chosen by output error without images", why="0 given")
@@ -141,14 +128,8 @@ class Recipe:
     """Settings for the conversion of a model to INT8.
 
     Attributes:
-        target: engine that runs the model.
-        keep: units that stay in higher precision, by name or glob.
         choose: whether each threshold is chosen by the error at the nodes that read the tensor.
         correct_bias: whether each bias is corrected for the mean error that rounding adds to its channel.
-        adaround: units, by name or glob, whose weights AdaRound rounds.
-        storage: stored type of activations, see :func:`~edgert.quantization.lowering.lower.lower`.
-        activation: range of activations, see there.
-        dla: DLA whose rules apply, for target ``dla``.
     """
 
     target: Target = "ort"
@@ -166,11 +147,8 @@ class Quantized:
     """An INT8 model.
 
     Attributes:
-        model: model that runs on the recipe's target.
         graph: the same values as a graph that can be compared with the float graph tensor by tensor. It lacks the
             channels of zeros that are added for fast kernels of ONNX Runtime.
-        scheme: scheme that states what is INT8.
-        notes: one line of text per step.
     """
 
     model: Model
@@ -183,11 +161,7 @@ class Quantizer:
     """Quantizer of one float model, with any units kept in higher precision; shared work is done once.
 
     Args:
-        model: prepared model on which the ranges were measured.
-        table: ranges of its tensors.
-        recipe: settings for the conversion.
         feeds: images to measure on, 16 or more; only :meth:`round_only` needs none.
-        run: log of each step, and event that stops the work with CalibrationError.
         more: function that measures missing tensors, by name; called at most once, when kept units change the scheme.
         whole: scheme for the recipe's target with no units kept, where the caller has it.
 
@@ -311,8 +285,7 @@ class Quantizer:
 def rounding_noise(quantizer: Quantizer, feeds: Sequence[Feeds]) -> Callable[[frozenset[str]], float]:
     """Return a function from the units kept to the noise of the outputs with all others rounded, uncorrected.
 
-    Raises:
-        BuildError: ONNX Runtime cannot run the model.
+    Raises BuildError: ONNX Runtime cannot run the model.
     """
     noise, fused = OutputNoise(quantizer.model, feeds, quantizer.stop), quantizer.recipe.target == "ort"
 
@@ -336,11 +309,7 @@ def for_this_machine(recipe: Recipe) -> Recipe:
 
 
 def match_names(globs: Collection[str], names: Collection[str], where: str) -> tuple[str, ...]:
-    """Return the names that any of the globs matches, in order.
-
-    Raises:
-        CalibrationError: a glob matches no name.
-    """
+    """Return the names that any of the globs matches, in order. Raises CalibrationError: a glob matches no name."""
     for glob in globs:
         if glob not in names and not fnmatch.filter(names, glob):
             raise CalibrationError(

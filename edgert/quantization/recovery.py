@@ -28,9 +28,7 @@ from edgert.reporter import Bar
 class Sensitivity:
     """Cost of one unit.
 
-    Attributes:
-        unit: name of the unit.
-        cost: error with this unit in INT8 and all others in higher precision; None where time ran out before.
+    ``cost`` is the error with this unit in INT8 and all others in higher precision; None where time ran out before.
     """
 
     unit: str
@@ -41,9 +39,7 @@ class Sensitivity:
 class Scan:
     """Units ranked by the error that they cause.
 
-    Attributes:
-        baseline: error with all units in INT8.
-        ranked: all units, those to keep first at the front.
+    ``baseline`` is the error with all units in INT8; units to keep first are at the front.
     """
 
     baseline: float
@@ -73,20 +69,9 @@ def scan(
     """Return units ranked by the error with all other units kept.
 
     Units of positive cost come first, by cost, then those that were not measured, then the others. Ties keep the order
-    given.
-
-    Args:
-        units: names of units that can be kept.
-        error: function that returns the error of the model with the given units kept; lower is better.
-        state: file in which measured values survive the process, so that an interrupted scan resumes.
-        key: digest of model, data and settings; a state file of another key is started over, with a warning.
-        budget_s: seconds after which no measurement begins; values from the state file take none.
-        clock: clock of the budget.
-        bar: progress bar of units.
-
-    Raises:
-        CalibrationError: an error is not finite.
-        ArtifactError: ``state`` cannot be written.
+    given. ``error`` is that of the model with the given units kept. Values in the file ``state`` survive the process; a
+    file of another ``key``, the digest of model, data and settings, is started over. After ``budget_s`` no measurement
+    begins. Raises CalibrationError: an error is not finite. Raises ArtifactError: ``state`` cannot be written.
     """
     end_ns = math.inf if budget_s is None else clock.now_ns() + budget_s * 1e9
     memo = Memo(error, state, "error", key)
@@ -107,12 +92,9 @@ class MixedPrecision:
     """Units to keep in higher precision.
 
     Attributes:
-        kept: names of the units, in ranked order.
-        value: value measured with exactly these units kept.
         met: whether ``value`` reaches the floor; if not, ``kept`` came closest.
         tried: measured values by units kept, in the order of measurement, those from the state file included.
         is_complete: whether the search ended before time ran out; if not, another set might be better.
-        reason: sentence that states why the search ended.
     """
 
     kept: tuple[str, ...]
@@ -139,23 +121,11 @@ def search(
     First no unit is kept, then the first 1, 2, 4, … up to all. Bisection finds the shortest prefix. Then each kept unit
     that ``may_drop`` allows is left out in turn, the last one first, in rounds until none can be left out. For n units
     of which k are kept that takes about 2·log2(n) + k measurements. Values need be neither exact nor monotone: every
-    returned set was measured.
-
-    Args:
-        ranked: names of units, the most harmful first (:attr:`Scan.names`).
-        measure: function that returns the value (accuracy) with the given units kept; higher is better.
-        floor: value that is good enough.
-        state: file in which measured values survive the process, so that an interrupted search resumes, also with
-            another floor.
-        key: digest of model, data and settings; a state file of another key is started over, with a warning.
-        budget_s: seconds after which no measurement begins, except that of no units kept.
-        clock: clock of the budget.
-        may_drop: function of the shortest prefix and a smaller set that returns whether the smaller one is worth
-            measuring. With a noisy ``measure`` some of many sets that are nearly good enough reach the floor by luck.
-
-    Raises:
-        CalibrationError: a measured value is not finite.
-        ArtifactError: ``state`` cannot be written.
+    returned set was measured. ``measure`` is the accuracy with the given units kept. ``state``, ``key`` and
+    ``budget_s`` are those of :func:`scan`; with no units kept, it is always measured. ``may_drop`` gets the shortest
+    prefix and a smaller set, and returns whether the smaller one is worth measuring: with a noisy ``measure`` some of
+    many sets that are nearly good enough reach the floor by luck. Raises CalibrationError: a measured value is not
+    finite. Raises ArtifactError: ``state`` cannot be written.
     """
     if floor != floor:
         raise CalibrationError("the accuracy floor is not a number", fix="give the lowest value that is good enough")
@@ -247,11 +217,7 @@ class Recovered:
 
     Attributes:
         quantizer: quantizer of the original model, or of one with smoothed activations.
-        quantized: INT8 model.
         result: result of the evaluator; None without one.
-        corrected: whether biases are corrected.
-        scan: ranking of the units by cost; None where no unit had to be kept.
-        search: search for the units to keep; None where no unit had to be kept.
     """
 
     quantizer: Quantizer
@@ -272,7 +238,6 @@ class RecoveryOptions:
         budget_s: seconds for finding units to keep; None keeps none.
         state: file in which this search survives an interruption, with another file beside it.
         key: digest of all that the evaluation depends on, for this file.
-        bar: progress bar of layers that are ranked.
     """
 
     smoothed: Callable[[], Quantizer | None] | None = None
@@ -285,16 +250,8 @@ class RecoveryOptions:
 def recover(quantizer: Quantizer, evaluator: Evaluator | None, options: RecoveryOptions, log: Log) -> Recovered:
     """Return the INT8 model, recovered by allowed steps until the evaluator finds it good enough.
 
-    The best model found is returned even if it is not good enough; see its result.
-
-    Args:
-        quantizer: quantizer of the model.
-        evaluator: evaluator of its accuracy; None returns the first model.
-        options: allowed steps.
-        log: function to call with each step.
-
-    Raises:
-        EdgertError: the model cannot be made or run, or the evaluation was stopped.
+    The best model found is returned even if it is not good enough; see its result. Raises EdgertError: the model cannot
+    be made or run, or the evaluation was stopped.
     """
     if evaluator is None:
         return Recovered(quantizer, quantizer.finish())

@@ -28,10 +28,7 @@ class Run:
     """Context of work on a model's section.
 
     Attributes:
-        where: place of the section in its file, for errors.
         directory: folder of that file, in which ``python:`` finds the user's own code.
-        log: function to call with each step; the logger of this package by default.
-        bar: progress bar of images.
         stop: event that ends the work with CalibrationError, within an image's time.
         tracking: settings by which the pipeline tracks detections, used to evaluate labeled sequences; None for none.
     """
@@ -71,9 +68,6 @@ class Job:
     """Conversion of a model for a target.
 
     Attributes:
-        run: place of the section, log and stop event.
-        target: engine that will run the model.
-        rows: number of frames or crops per run.
         batched: whether an INT8 model must take several at once.
     """
 

@@ -33,8 +33,6 @@ class ModelSection:
 
     Attributes:
         name: name of the model in the pipeline file, or stem of the ONNX file.
-        config: content of the section.
-        where: place of the section, for errors.
         directory: folder in which ``python:`` finds the user's own code.
         tracking: settings by which the pipeline tracks the model's detections; None where it does not.
     """
@@ -50,8 +48,7 @@ class ModelSection:
     ) -> ModelSection:
         """Return the section with other images, method or limit of calibration; None keeps the section's own.
 
-        Raises:
-            ConfigError: there is no such method.
+        Raises ConfigError: there is no such method.
         """
         _check_choice(method, (*METHODS, "auto"), "--method")
         written = self.config.calibrate.model_dump() if self.config.calibrate else {}
@@ -70,8 +67,7 @@ class ModelSection:
     def with_budget(self, data: str | None, metric: str | None, max_drop: float | None) -> ModelSection:
         """Return the section with another accuracy budget; None keeps the section's own.
 
-        Raises:
-            ConfigError: there is no such metric, or there are no labeled images.
+        Raises ConfigError: there is no such metric, or there are no labeled images.
         """
         if data is None and max_drop is None:
             return self
@@ -102,21 +98,10 @@ def model_section(
     """Read the section of a model from a pipeline file, or infer that of an ONNX file.
 
     The task and input of an ONNX file that the caller does not give are inferred from its metadata, its family's code,
-    and the images. An uncertain guess is refused.
-
-    Args:
-        source: path of an ONNX or pipeline file, or name of a shipped pipeline.
-        model: name of the model, where the pipeline has several.
-        task: task of an ONNX file, as written in YAML.
-        input: preprocessing of an ONNX file, as written in YAML.
-        overrides: settings of a pipeline, as ``KEY=VALUE``.
-        needs_task: whether an ONNX file of unknown task is refused; otherwise its outputs count as vectors.
-        images: folder or glob of typical images; a few show the right preprocessing where the file does not.
-        log: function to call with what was inferred.
-
-    Raises:
-        ConfigError: there is no such model, options exclude each other, or the task or input of an ONNX file cannot be
-            inferred with certainty.
+    and the images. An uncertain guess is refused. Without ``needs_task``, outputs of unknown meaning count as vectors.
+    A few ``images`` show the right preprocessing where the file does not. ``log`` is called with what was inferred.
+    Raises ConfigError: there is no such model, options exclude each other, or the task or input of an ONNX file cannot
+    be inferred with certainty.
     """
     if Path(source).suffix.lower() == ".onnx":
         if model is not None or overrides:

@@ -17,13 +17,7 @@ _MIDDLE = {"int8": 0, "uint8": 128}
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Step:
-    """Scale and zero point of a Q or DQ node.
-
-    Attributes:
-        scale: float32 value of one step, () or (channels,).
-        zero: zero point, of the stored type.
-        axis: dimension of the channels.
-    """
+    """Scale and zero point of a Q or DQ node."""
 
     scale: Array
     zero: Array
@@ -58,11 +52,8 @@ class Step:
 class Stripped:
     """A graph without Q/DQ nodes, and their scales.
 
-    Attributes:
-        graph: float graph.
-        scales: scale by which each activation was rounded, by name; the largest of several.
-        weights: scale and zero point of each stored tensor that was made from integers, by name.
-        problems: sentences about tensors that had several scales.
+    An activation that was rounded by several scales has the largest; weights are stored tensors that were made from
+    integers.
     """
 
     graph: Graph
@@ -74,8 +65,7 @@ class Stripped:
 def strip_qdq(graph: Graph) -> Stripped:
     """Return the graph without Q/DQ nodes, and their scales; see :func:`edgert.quantization.from_qdq.split_qdq`.
 
-    Raises:
-        ModelError: Q/DQ nodes cannot be removed; the error names the node.
+    Raises ModelError: Q/DQ nodes cannot be removed; the error names the node.
     """
     for node in graph.nodes:
         if is_integer(node.op):

@@ -35,13 +35,7 @@ class Timing:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Choice:
-    """The fastest version.
-
-    Attributes:
-        name: name of the version.
-        model: model of the version.
-        run_ms: times of a run by version.
-    """
+    """The fastest version. Times are those of a run by version."""
 
     name: str
     model: Model
@@ -57,14 +51,7 @@ def fastest(versions: Mapping[str, Model], config: ModelConfig, batch: int = 1) 
     """Return the fastest version; all run in turns until it is certain.
 
     After :data:`MOST_ROUNDS` runs it is the first version that none surely beats, so pass the preferred one first.
-
-    Args:
-        versions: models by name.
-        config: section of the model, which names backend and threads.
-        batch: rows of a run, where the batch size is open.
-
-    Raises:
-        BuildError: the backend refuses a version.
+    Raises BuildError: the backend refuses a version.
     """
     with _racing(versions, config, batch) as turn:
         taken = race(turn)

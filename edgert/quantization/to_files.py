@@ -186,13 +186,8 @@ class QuantizedModel:
     def save_report(self, path: str | Path, command: str = "") -> None:
         """Write one HTML page about the model.
 
-        Args:
-            path: path of the page.
-            command: command line shown in the page.
-
-        Raises:
-            ConfigError: the model came with its scales, so nothing was measured.
-            ArtifactError: the page cannot be written.
+        Raises ConfigError: the model came with its scales, so nothing was measured. Raises ArtifactError: the page
+        cannot be written.
         """
         if self.outcome is None:
             raise _own_scales_error(self.config, "--report")

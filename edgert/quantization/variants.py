@@ -37,11 +37,8 @@ class Version:
     """Another version of a model.
 
     Attributes:
-        name: name in tables.
         precision: name in reports: ``INT8``, ``FP16``, ``INT8, DLA emulated``.
-        run: model or function to evaluate.
         emulated: whether it emulates another machine, so that its time means nothing.
-        quantized: details of an INT8 version; None for others.
     """
 
     name: str
@@ -53,15 +50,7 @@ class Version:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class QuantizedVersion:
-    """Details of an INT8 version for its report.
-
-    Attributes:
-        config: section as it was used.
-        made: model, and how it was recovered.
-        feeds: images on which layers are compared.
-        source: origin of its ranges, as text.
-        seconds: duration of making it.
-    """
+    """Details of an INT8 version for its report. Layers are compared on ``feeds``."""
 
     config: ModelConfig
     made: Recovered
@@ -72,8 +61,7 @@ class QuantizedVersion:
     def outcome(self, labeled: bool) -> QuantizationResult:
         """Return the result in the form that quantizing a section has; comparing layers takes seconds.
 
-        Raises:
-            BuildError: ONNX Runtime cannot run the model.
+        Raises BuildError: ONNX Runtime cannot run the model.
         """
         return replace(quantization_result(self.made, self.feeds, self.seconds), labeled=labeled)
 
@@ -90,21 +78,10 @@ def make_versions(
 ) -> Mapping[str, Version]:
     """Make the requested versions, by name; ranges are measured once for all of them.
 
-    Args:
-        config: section of the model, whose ``accuracy`` is ignored: all units that can be are INT8.
-        images: images of the evaluation, to which nothing is fitted. With a range file and no other images, layers are
-            compared on them, and biases are not corrected.
-        run: place of the section in the file, log and stop event.
-        precisions: precisions, of :data:`PRECISIONS`.
-        emulated: targets to emulate, of :data:`EMULATED`.
-        calibrate: calibration images; empty for those of the section.
-        ranges: range file to use; None to measure.
-
-    Raises:
-        ConfigError: a precision or target is unknown.
-        CalibrationError: no images are named, there are too few, ranges belong to another model, or ``run.stop`` was
-            set.
-        EdgertError: the model or the images cannot be used.
+    The section's ``accuracy`` is ignored: all units that can be are INT8. Nothing is fitted to the images of the
+    evaluation. With a range file and no other images, layers are compared on them, and biases are not corrected. Raises
+    ConfigError: a precision or target is unknown. Raises CalibrationError: no images are named, there are too few,
+    ranges belong to another model, or ``run.stop`` was set. Raises EdgertError: the model or the images cannot be used.
     """
     for given, known, option in (
         (precisions, PRECISIONS, "--precision"),
@@ -138,12 +115,7 @@ def make_versions(
 class _Int8Base:
     """Common input of all INT8 versions.
 
-    Attributes:
-        config: section as it is used.
-        calibrated: float model and its ranges.
-        run: log of each step, and event that stops the work with CalibrationError.
-        source: origin of the ranges, as text.
-        learns: whether models may be fitted to the images, which are then not those of the evaluation.
+    ``learns``: models may be fitted to the images, which are then not those of the evaluation.
     """
 
     config: ModelConfig

@@ -67,9 +67,7 @@ _WARM_UP = 3
 class Kernel:
     """A node of the optimized graph.
 
-    Attributes:
-        name: usually the name of the original node, or of the tensor it writes, with a suffix.
-        time_ms: median time of the runs.
+    It usually has the name of the original node, or of the tensor it writes, with a suffix.
     """
 
     name: str
@@ -99,15 +97,9 @@ def kernel_times(model: Model, feeds: Mapping[str, Array], runs: int) -> tuple[K
 class Function:
     """Model that ONNX Runtime runs unchanged on the CPU. Several threads may call it at once.
 
-    Unlike an engine, it is not prepared or cached, and it allocates its outputs on every call.
-
-    Args:
-        threads: number of threads of one call.
-        fused: whether ONNX Runtime may rewrite the graph, for example Q/DQ pairs into integer kernels. Without it,
-            every node computes exactly what the ONNX standard defines.
-
-    Raises:
-        BuildError: ONNX Runtime cannot load the model.
+    Unlike an engine, it is not prepared or cached, and it allocates its outputs on every call. Without ``fused``, ONNX
+    Runtime does not rewrite the graph, for example Q/DQ pairs into integer kernels: every node computes exactly what
+    the ONNX standard defines. Raises BuildError: ONNX Runtime cannot load the model.
     """
 
     def __init__(self, model: Model, *, threads: int = 1, fused: bool = True) -> None:
@@ -128,12 +120,8 @@ class Function:
     def __call__(self, feeds: Mapping[str, Array], wanted: Sequence[str] | None = None) -> dict[str, Array]:
         """Run once and return new arrays by output name.
 
-        Args:
-            feeds: arrays by input name; unknown names are ignored.
-            wanted: names of the outputs to compute; by default all.
-
-        Raises:
-            BuildError: ONNX Runtime failed, or an input is missing or has the wrong shape.
+        Unknown inputs are ignored; ``wanted`` are the outputs to compute, by default all. Raises BuildError: ONNX
+        Runtime failed, or an input is missing or has the wrong shape.
         """
         names = list(self.outputs if wanted is None else wanted)
         given = {name: feeds[name] for name in self.inputs if name in feeds}
@@ -151,14 +139,7 @@ class Function:
 def reference_run(path: Path, feeds: Mapping[str, Array], threads: int) -> tuple[str, RunOnce]:
     """Return ``"onnxruntime 1.31.1"``, and a function that runs an ONNX file once with default options.
 
-    Args:
-        path: path of the ONNX file.
-        feeds: arrays by input name.
-        threads: number of threads of one run.
-
-    Raises:
-        DeviceError: ONNX Runtime is not installed.
-        BuildError: ONNX Runtime cannot run the model.
+    Raises DeviceError: ONNX Runtime is not installed. Raises BuildError: ONNX Runtime cannot run the model.
     """
     settings = ort().SessionOptions()
     settings.intra_op_num_threads = threads
@@ -194,9 +175,8 @@ class OrtBackend:
     def compile(self, model: Model, options: EngineOptions) -> OrtEngine | CustomOpEngine:
         """See :class:`~edgert.backend.base.Backend`.
 
-        Raises:
-            BuildError: ONNX Runtime cannot load the model; the error names the node if it is known.
-            ModelError: a profile does not fit the model's inputs.
+        Raises BuildError: ONNX Runtime cannot load the model; the error names the node if it is known. Raises
+        ModelError: a profile does not fit the model's inputs.
         """
         if has_custom_operators(model.proto):
             return compile_with_custom_ops(model, options, self._compile_standard)

@@ -46,9 +46,6 @@ class OrtCudaBackend:
     Nodes that it does not support run on the CPU, and ONNX Runtime copies their tensors. Convolutions of float32 models
     use TF32 by default, as in PyTorch. The prepared model is cached in the store; ONNX Runtime cannot save its
     convolution plans, and creates them at every start.
-
-    Args:
-        device: the GPU; by default the first one, which is opened when a model is compiled.
     """
 
     name = "onnxruntime-cuda"
@@ -59,10 +56,9 @@ class OrtCudaBackend:
     def compile(self, model: Model, options: base.EngineOptions) -> OrtCudaEngine:
         """See :class:`~edgert.backend.base.Backend`.
 
-        Raises:
-            DeviceError: there is no GPU, no PyCUDA, no CUDA provider, or too little GPU memory.
-            BuildError: ONNX Runtime cannot load the model, or cannot start its provider.
-            ModelError: a profile does not fit, or the size of an output is unknown.
+        Raises DeviceError: there is no GPU, no PyCUDA, no CUDA provider, or too little GPU memory. Raises BuildError:
+        ONNX Runtime cannot load the model, or cannot start its provider. Raises ModelError: a profile does not fit, or
+        the size of an output is unknown.
         """
         check_provider()
         base.refuse_custom_operators(model, "ONNX Runtime on CUDA")
@@ -189,9 +185,6 @@ class OrtCudaEngine(runtime.OrtEngine):
     """Model on ONNX Runtime's CUDA provider; see :class:`~edgert.backend.gpu.GpuEngine`.
 
     All sessions share one stream and the weights. The sizes of all outputs must follow from the profile's shapes.
-
-    Attributes:
-        nbytes: GPU memory in bytes that opening the model and its first run took.
     """
 
     def __init__(
@@ -232,11 +225,7 @@ _OutputShapes = dict[int, list[tuple[int, ...]]]
 
 
 class OrtCudaSession(runtime.OrtSession):
-    """Session on one CUDA stream; see :class:`~edgert.backend.gpu.GpuSession`.
-
-    Args:
-        output_shapes: output shapes that are known, shared by all sessions of a profile.
-    """
+    """Session on one CUDA stream; see :class:`~edgert.backend.gpu.GpuSession`."""
 
     def __init__(
         self,
@@ -268,9 +257,7 @@ class OrtCudaSession(runtime.OrtSession):
     def enqueue(self, rows: int | None = None) -> None:
         """See :meth:`edgert.backend.gpu.GpuSession.enqueue`.
 
-        Raises:
-            DeviceError: the GPU has too little memory, or is lost.
-            BuildError: ONNX Runtime failed.
+        Raises DeviceError: the GPU has too little memory, or is lost. Raises BuildError: ONNX Runtime failed.
         """
         count = self._checked_rows(rows)
         try:

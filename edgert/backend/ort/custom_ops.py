@@ -27,15 +27,7 @@ PYTHON, ORT = "python", "ort"
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One node that Python runs.
-
-    Attributes:
-        name: name of the node.
-        operator: implementation of the node's operator.
-        inputs, outputs: tensor names.
-        settings: attributes of the node, and defaults of the others.
-        constants: inputs that are stored in the model, by name.
-    """
+    """One node that Python runs. ``constants`` are inputs that are stored in the model."""
 
     name: str
     operator: Operator
@@ -77,12 +69,7 @@ class Section:
 def sections(graph: Graph, like: Model) -> list[Section]:
     """Return a model's parts in execution order.
 
-    Args:
-        graph: graph of the model.
-        like: the model, whose opset the parts get.
-
-    Raises:
-        ModelError: the type of a tensor between parts is unknown, or an attribute does not belong to its operator.
+    Raises ModelError: the type of a tensor between parts is unknown, or an attribute does not belong to its operator.
     """
     custom, nodes = graph.custom_operators, {node.name: node for node in graph.nodes}
     places = {node.name: PYTHON if node.name in custom else ORT for node in graph.nodes}
@@ -139,14 +126,9 @@ Run = Callable[[], None]
 def compile_with_custom_ops(model: Model, options: base.EngineOptions, compile_part: Compile) -> CustomOpEngine:
     """Compile a model with custom operators, separately for each profile.
 
-    Args:
-        model: the model.
-        options: options for compiling.
-        compile_part: function that compiles a part without custom operators.
-
-    Raises:
-        BuildError: ONNX Runtime does not support a part, or an operator breaks its rules.
-        ModelError: a profile does not fit, or a size is unknown before the model runs.
+    ``compile_part`` compiles a part without custom operators. Raises BuildError: ONNX Runtime does not support a part,
+    or an operator breaks its rules. Raises ModelError: a profile does not fit, or a size is unknown before the model
+    runs.
     """
     started = time.perf_counter()
     profiles = options.profiles or {base.DEFAULT_PROFILE: {}}

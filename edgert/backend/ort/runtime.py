@@ -160,11 +160,7 @@ class OrtEngine:
         """Return a function that runs the engine once on the caller's tensors and blocks until it is done.
 
         The tensors are read and written in place and must live as long as the function. One thread at a time may call
-        it; it raises BuildError.
-
-        Args:
-            inputs: C-contiguous arrays by name, with the shapes and dtypes of :attr:`inputs`.
-            outputs: C-contiguous arrays by name, with the shapes and dtypes of :attr:`outputs`.
+        it; it raises BuildError. Arrays are C-contiguous, with the shapes and dtypes of the tensors.
         """
         session, path = self.open_session(), self.path
         binding = session.io_binding()

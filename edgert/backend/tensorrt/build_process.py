@@ -39,10 +39,7 @@ class CompileError(BuildError):
 class Progress:
     """One step of a phase of the build; phases are nested.
 
-    Attributes:
-        phase: TensorRT's name of the phase.
-        parent: name of the enclosing phase; empty for none.
-        step, steps: number of completed steps, and of all; the phase ends when they are equal.
+    ``parent`` is the enclosing phase, empty for none; a phase ends when ``step`` is ``steps``.
     """
 
     phase: str
@@ -56,14 +53,11 @@ class BuildResult:
     """A serialized engine, and data about its build.
 
     Attributes:
-        plan: the serialized engine.
         timing_cache: kernel timings for the next build; empty if this TensorRT measures none.
         log: TensorRT's log, without irrelevant verbose lines.
         inspector: JSON of TensorRT's engine inspector; empty if the engine cannot be opened, such as without a GPU.
-        layers: layers of the network that TensorRT's parser created.
         refused: nodes placed on a DLA that TensorRT, before the build, reports it cannot run there.
         library: name and version of TensorRT, such as ``TensorRT 10.3.0``.
-        seconds: duration of the build.
     """
 
     plan: bytes
@@ -178,18 +172,10 @@ def build(
 ) -> BuildResult:
     """Build an engine in a separate process. Blocks until it is built; Ctrl-C ends the process, too.
 
-    Args:
-        request: request for the engine.
-        wanted: TensorRT to use.
-        progress: function called with each step, in the caller's thread.
-        log: function called with each line of the log, in the caller's thread.
-        cancel: event that ends the build.
-        worker: module that the process runs.
-
-    Raises:
-        CompileError: TensorRT's compiler failed or crashed; its log is attached.
-        BuildError: TensorRT does not support the model; or the build was canceled, or its files cannot be written.
-        DeviceError: TensorRT is not installed, the DLA core is missing, or the process cannot be started.
+    ``progress`` and ``log`` are called in the caller's thread; ``cancel`` ends the build. Raises CompileError:
+    TensorRT's compiler failed or crashed; its log is attached. Raises BuildError: TensorRT does not support the model;
+    or the build was canceled, or its files cannot be written. Raises DeviceError: TensorRT is not installed, the DLA
+    core is missing, or the process cannot be started.
     """
     with tempfile.TemporaryDirectory(prefix="edgert-trt-") as name:
         folder = Path(name)

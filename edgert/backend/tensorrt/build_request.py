@@ -21,7 +21,6 @@ class Pools:
     """Memory limits of a builder and its engine; None is TensorRT's default.
 
     Attributes:
-        workspace_bytes: scratch memory of GPU layers.
         dla_sram_bytes: scratch memory on the DLA, 1 MiB per core of an Orin.
         dla_local_bytes: DRAM for intermediate tensors of one loadable; 1 GiB by default.
         dla_global_bytes: DRAM for weights of one loadable; 512 MiB by default.
@@ -92,19 +91,13 @@ class BuildRequest:
     Attributes:
         model: ONNX file that contains its weights.
         nodes: output tensors by node, in execution order; nodes without a name get one.
-        title: name of the model in messages.
-        opset: version of the standard operators, for messages; 0 if it is unknown.
         explicit: whether the model has QuantizeLinear or DequantizeLinear nodes.
         precision: lowest precision of computations. TensorRT >= 11 and TensorRT-RTX use the model's types instead.
         profiles: shapes by input, one mapping per optimization profile; empty if the model's shapes are static.
         placement: ``gpu``, ``dla0`` or ``dla1`` by node; other nodes run on the GPU.
         fp16_nodes: nodes that stay float16 in an INT8 engine (8.6 to 10.x), if TensorRT can.
         calibration: text of a calibration cache (8.6 to 10.x); empty for none.
-        pools: memory limits.
-        formats: memory layouts by input or output.
         timing_cache: kernel timings of earlier builds; empty for none.
-        version_compatible: whether later versions of TensorRT may run the engine.
-        sparse: whether kernels for weights with two zeros in four are tried, too.
         optimization_level: 0 to 5; None is TensorRT's default, 3.
         operators: files of the model's custom operators, which become plugins.
         compute: CUDA compute capabilities to build for, such as ``("8.6",)``; TensorRT-RTX only; empty for all.
@@ -173,10 +166,8 @@ class BuildRequest:
 def request_of(model: Model, **options: Any) -> BuildRequest:
     """Return the request for a model; ``options`` are fields of :class:`BuildRequest`.
 
-    Raises:
-        BuildError: an option names an unknown node or layout, or a node that the core cannot run; or a custom operator
-            has no kernel.
-        ModelError: the model is damaged, or too large for one ONNX file.
+    Raises BuildError: an option names an unknown node or layout, or a node that the core cannot run; or a custom
+    operator has no kernel. Raises ModelError: the model is damaged, or too large for one ONNX file.
     """
     graph = read(model)
     nodes = graph.nodes

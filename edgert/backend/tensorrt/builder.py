@@ -42,15 +42,8 @@ Step = Callable[[process.Progress], bool]
 def compile_engine(library: api.Library, request: BuildRequest, report: Report, step: Step) -> process.BuildResult:
     """Build an engine. Blocks until it is built.
 
-    Args:
-        library: TensorRT to use.
-        request: request for the engine.
-        report: function called with each retained line of the log, from the builder's threads.
-        step: function called with each step of the builder, from its threads.
-
-    Raises:
-        BuildError: TensorRT cannot build the engine; the error names the nodes if TensorRT does.
-        DeviceError: the requested DLA core is missing.
+    ``report`` gets each retained line of the log, from the builder's threads. Raises BuildError: TensorRT cannot build
+    the engine; the error names the nodes if TensorRT does. Raises DeviceError: the requested DLA core is missing.
     """
     started = time.perf_counter()
     dialect = dialect_of(library)

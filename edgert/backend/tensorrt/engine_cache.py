@@ -110,12 +110,9 @@ class BuiltEngine:
     """A built engine.
 
     Attributes:
-        facts: facts that the engine depends on.
         request: request of the last attempt; placement, pools and formats may differ from the original request.
         result: plan, and data about its build.
         attempts: reasons of the retries in words; empty if the first attempt succeeded.
-        mode: power mode of the board during the build; empty if it has none.
-        cached: whether the engine came from the store.
     """
 
     facts: Facts
@@ -284,11 +281,8 @@ class CacheEntry:
 class KernelCache:
     """One runtime cache for all execution contexts of an engine, so that each kernel is compiled once.
 
-    It is not thread-safe: callers hold the lock of the engine's queue. It must outlive the contexts.
-
-    Args:
-        cache_entry: cache of kernels between starts; None for no cache.
-        synchronize: function that waits for the GPU, and raises DeviceError while another thread records on it.
+    It is not thread-safe: callers hold the lock of the engine's queue. It must outlive the contexts. ``synchronize``
+    waits for the GPU, and raises DeviceError while another thread records on it.
     """
 
     def __init__(

@@ -36,14 +36,8 @@ class Port:
 class EngineLayer:
     """A layer of a built engine.
 
-    Attributes:
-        name: name of the layer; a fused layer has the joined names of its parts.
-        kind: TensorRT's name of the kind; empty if it is not reported.
-        accelerator: accelerator that runs the layer; empty if it is not reported.
-        nodes: names of the layer's ONNX nodes, in TensorRT's form.
-        inputs, outputs: tensors of the layer.
-        is_reformat: whether the layer only changes layout or type.
-        is_transfer: whether the layer only copies a tensor to or from a DLA.
+    A fused layer has the joined names of its parts. ``nodes`` are in TensorRT's form; ``kind`` and ``accelerator`` are
+    empty if they are not reported. A transfer only copies a tensor to or from a DLA.
     """
 
     name: str
@@ -63,12 +57,7 @@ class EngineLayer:
 
 @dataclass(frozen=True, slots=True)
 class EngineFacts:
-    """Layers of a built engine.
-
-    Attributes:
-        layers: layers in execution order.
-        detailed: whether more than the names of layers is reported.
-    """
+    """Layers of a built engine. ``detailed`` is whether more than the names of layers is reported."""
 
     layers: tuple[EngineLayer, ...]
     detailed: bool
@@ -173,12 +162,8 @@ _WARM_UP = 3
 class LayerTime:
     """Time of one layer of a built engine.
 
-    Attributes:
-        name: TensorRT's name of the layer.
-        median_ms: median time in a run, in milliseconds.
-        nodes: ONNX nodes of the layer; empty if they are unknown, or the layer runs none.
-        accelerator: accelerator that runs the layer; empty if it is unknown.
-        moves: whether the layer only changes a tensor's layout, or copies it to or from a DLA.
+    Nodes and accelerator are empty if they are unknown. ``moves`` is whether the layer only changes a tensor's layout,
+    or copies it to or from a DLA.
     """
 
     name: str

@@ -27,9 +27,6 @@ class Layout:
     """Memory layout of a tensor.
 
     Attributes:
-        shape: dimensions in the model.
-        strides: stride of each dimension, in elements.
-        dtype: NumPy's name of the type.
         vector_dim: dimension that is stored in vectors; -1 for none.
         vector: number of numbers in an element; 1 without vectors.
     """
@@ -121,16 +118,9 @@ class Context:
     """An execution context with fixed shapes.
 
     Changing its shapes would invalidate every CUDA graph recorded from it, so other shapes need another context. See
-    https://docs.nvidia.com/deeplearning/tensorrt/latest/performance/best-practices.html, CUDA Graphs.
-
-    Args:
-        index: number of the optimization profile.
-        shapes: input shapes by name; by default those of the engine.
-        on_first_run: function called once, after the first run was enqueued.
-        last_error: function that returns TensorRT's last line about an error, empty without one.
-
-    Raises:
-        ModelError: a shape is open, not allowed by the profile, or depends on the data; or a tensor is a shape.
+    https://docs.nvidia.com/deeplearning/tensorrt/latest/performance/best-practices.html, CUDA Graphs. ``on_first_run``
+    is called once, after the first run was enqueued. ``last_error`` returns TensorRT's last line about an error. Raises
+    ModelError: a shape is open, not allowed by the profile, or depends on the data; or a tensor is a shape.
     """
 
     def __init__(

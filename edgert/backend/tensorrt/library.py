@@ -64,13 +64,7 @@ _PARTS = ("Major", "Minor", "Patch", "Build")
 
 @dataclass(frozen=True, slots=True)
 class Library:
-    """A supported TensorRT.
-
-    Attributes:
-        trt: imported module.
-        version: version that the binding reports, such as ``"10.3.0"``.
-        kind: kind of TensorRT.
-    """
+    """A supported TensorRT. ``version`` is what the binding reports, such as ``"10.3.0"``."""
 
     trt: Trt
     version: str
@@ -86,9 +80,8 @@ class Library:
 def load(wanted: Wanted = "auto") -> Library:
     """Import TensorRT; ``auto`` is TensorRT if it is installed, else TensorRT-RTX.
 
-    Raises:
-        DeviceError: it cannot be imported; the fix is how to install it on this machine.
-        BuildError: its version is not supported.
+    Raises DeviceError: it cannot be imported; the fix is how to install it on this machine. Raises BuildError: its
+    version is not supported.
     """
     errors: list[ImportError] = []
     for package, modules in _MODULES.items():

@@ -41,11 +41,7 @@ runs there, by the closing summary. Empty: not relevant to edgert."""
 class LogRecord:
     """One line of the log.
 
-    Attributes:
-        severity: ``INTERNAL_ERROR``, ``ERROR``, ``WARNING``, ``INFO`` or ``VERBOSE``.
-        text: text that TensorRT wrote.
-        kind: meaning of the line.
-        layer: TensorRT's name of the layer in the line; empty if it names none.
+    ``severity`` is ``INTERNAL_ERROR`` to ``VERBOSE``; ``layer`` is TensorRT's name, empty if the line names none.
     """
 
     severity: str

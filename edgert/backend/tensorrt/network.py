@@ -21,10 +21,7 @@ _UNNAMED = "node_of_"
 class Layer:
     """A layer of the network.
 
-    Attributes:
-        name, kind, metadata: name, kind such as ``CONVOLUTION``, and metadata that TensorRT reports.
-        inputs, outputs: tensor names.
-        dtype: TensorRT's name of the first output's type, such as ``FLOAT``; empty without outputs.
+    ``dtype`` is TensorRT's name of the first output's type, such as ``FLOAT``; empty without outputs.
     """
 
     name: str
@@ -240,10 +237,8 @@ def place_layers(
 
     If all nodes are placed on the DLA, it becomes the default device, as with ``trtexec --useDLACore``. Otherwise each
     layer runs where its nodes are placed; a helper layer of nodes on both sides runs on the GPU. Flags for precision
-    must be set before, as the layers that a DLA can run depend on them.
-
-    Returns:
-        Nodes placed on the DLA that TensorRT reports it cannot run there.
+    must be set before, as the layers that a DLA can run depend on them. Returns the nodes placed on the DLA that
+    TensorRT reports it cannot run there.
     """
     core = request.dla_core
     if core is None:

@@ -28,13 +28,9 @@ class Attempt:
     """One attempt to build an engine.
 
     Attributes:
-        pools: memory limits.
-        placement: accelerator by node.
         rung: kind of retry; empty for the first attempt.
-        reason: reason of the retry, in words.
         base: placement to which a search returns.
         suspects: nodes on the DLA, one of which is the cause if this attempt fails.
-        optional: whether optional formats are requested.
     """
 
     pools: Pools
@@ -50,12 +46,7 @@ def next_attempt(tried: Sequence[Attempt], log: Sequence[LogRecord], order: Sequ
     """Return the next attempt, or None if the complete network was already tried on the GPU.
 
     A search halves the failing region, and moves one half to the GPU. If this does not help, that half moves back, and
-    the other half is halved.
-
-    Args:
-        tried: earlier attempts in order, at least one.
-        log: log of the last attempt.
-        order: nodes in execution order.
+    the other half is halved. ``order`` are the nodes in execution order; ``log`` is that of the last attempt.
     """
     last = tried[-1]
     if not _dla_nodes(last.placement, order):
@@ -119,10 +110,7 @@ def _longest_region(placement: Placement, order: Sequence[str]) -> list[str]:
 class RetriedBuild:
     """A built engine, and the attempts it took.
 
-    Attributes:
-        result: result of the last attempt.
-        request: request of the last attempt; placement, pools and formats may differ from the original request.
-        attempts: all attempts, the successful one last.
+    Placement, pools and formats of the last attempt's request may differ from the original request.
     """
 
     result: BuildResult
@@ -137,16 +125,10 @@ def build_retrying(
 ) -> RetriedBuild:
     """Build an engine, and retry with fewer demands if the compiler fails.
 
-    Retries drop optional formats, enlarge pools, shrink DLA regions, and in the end use the GPU only.
-
-    Args:
-        request: request for the engine.
-        build_once: function that builds one request, as :func:`~edgert.backend.tensorrt.build_process.build` does.
-        report: function called with each attempt but the first, before it.
-
-    Raises:
-        CompileError: the last attempt, on the GPU, failed.
-        BuildError: a retry would fail as well: the request or the model is not supported, or the build was canceled.
+    Retries drop optional formats, enlarge pools, shrink DLA regions, and in the end use the GPU only. ``build_once``
+    builds one request; ``report`` is called with each attempt but the first, before it. Raises CompileError: the last
+    attempt, on the GPU, failed. Raises BuildError: a retry would fail as well: the request or the model is not
+    supported, or the build was canceled.
     """
     required = {name: form for name, form in request.formats.items() if not form.optional}
     optional = len(required) < len(request.formats)

@@ -30,9 +30,7 @@ class Queue:
 class BoundTensor:
     """An input or output in TensorRT's memory, and as an array for the host.
 
-    Attributes:
-        tensor: tensor in TensorRT's layout.
-        converted: separate array for the host if layout or type differ; None if the host uses the same memory.
+    ``converted`` is a separate array for the host if layout or type differ.
     """
 
     tensor: GpuTensor
@@ -69,15 +67,10 @@ class TrtSession:
     change, as a DLA registers each one.
 
     Args:
-        open_context: function that opens a context for input shapes.
-        shapes: input shapes with all rows, by name.
         scales: value of one step by int8 input, for inputs whose arrays on the host have real numbers.
-        dynamic: whether fewer rows can be run.
         recordable: whether runs may be recorded as CUDA graphs; they may not with DLA layers.
         sizes: numbers of rows, below the maximum and in order, that can have contexts; other numbers run as the next
             larger. Empty: all numbers can. A context is opened at its first run, or by :meth:`open`.
-        batched: whether the first dimension is the batch, for every output.
-        on_host: tensors that the host reads or writes, too.
 
     Attributes:
         renewed: numbers of rows whose runs should be recorded when there is time.

@@ -82,8 +82,6 @@ class Part:
     """Options for one of a model's plans.
 
     Attributes:
-        options: options of the plan; if there are several plans, with its profile only.
-        profile: name of the profile.
         rows: fixed number of rows; 0 for that of the options.
         title: name of the plan in messages, which is the same at every start; empty for that of the model.
     """
@@ -153,11 +151,7 @@ BuildOnce = Callable[..., BuildResult]
 class Listener:
     """Callbacks during compilation.
 
-    Attributes:
-        report: function called with a line of text, such as why an engine is compiled again.
-        step: function called with the name of the engine, and the done and total steps of the compiler's outermost
-            phase.
-        stop: event that ends a compilation.
+    ``step`` gets the engine's name, and the done and total steps of the compiler's outermost phase.
     """
 
     report: Callable[[str], object] = log.warning
@@ -171,10 +165,8 @@ class TrtBackend:
     One object serves all engines of a pipeline: it counts DLA programs, and gives each DLA core one job at a time.
 
     Args:
-        machine, root, library: the machine, its root folder and its TensorRT; by default those of this one.
         device: function that opens the GPU, called once for the first engine; by default with PyCUDA.
         build_once: function that builds one engine; by default in a separate process.
-        listener: callbacks during compilation.
     """
 
     name = "tensorrt"
@@ -248,11 +240,9 @@ class TrtBackend:
     def compile(self, model: Model, options: EngineOptions) -> TrtEngine:
         """See :class:`~edgert.backend.base.Backend`. The precision is that of the model: float32, float16, or Q/DQ.
 
-        Raises:
-            BuildError: TensorRT does not support the model, or its compiler fails; the error names the nodes if
-                TensorRT does.
-            ModelError: a profile does not fit the model's inputs, or an output's size depends on the data.
-            DeviceError: TensorRT, PyCUDA or the GPU is missing; the fix is how to install it.
+        Raises BuildError: TensorRT does not support the model, or its compiler fails; the error names the nodes if
+        TensorRT does. Raises ModelError: a profile does not fit the model's inputs, or an output's size depends on the
+        data. Raises DeviceError: TensorRT, PyCUDA or the GPU is missing; the fix is how to install it.
         """
         parts = parts_of(model, options) if self.library.kind == "rtx" else (Part(options),)
         facts = self.facts  # read once, and not in each thread
@@ -416,12 +406,9 @@ class TrtBackend:
     ) -> TrtEngine:
         """Open an engine for running; kernels that TensorRT-RTX compiles are cached in the store.
 
-        ``others`` are further plans of the model by profile and number of rows; see :class:`TrtEngine`.
-
-        Raises:
-            DeviceError: there is no GPU or PyCUDA; or TensorRT-RTX does not support the GPU; or the DLA core is
-                missing or full.
-            ModelError: an output's size depends on the data.
+        ``others`` are further plans of the model by profile and number of rows; see :class:`TrtEngine`. Raises
+        DeviceError: there is no GPU or PyCUDA; or TensorRT-RTX does not support the GPU; or the DLA core is missing or
+        full. Raises ModelError: an output's size depends on the data.
         """
         core, loadables = built.request.dla_core, built.engine_facts.loadables
         scales = {name: form.scale for name, form in built.request.formats.items() if form.scale}

@@ -31,14 +31,9 @@ class UnopenedError(DeviceError):
 class OpenPlan:
     """A deserialized plan, of which execution contexts are created, and its runtime.
 
-    Args:
-        dla_core: DLA core that the plan was built for; None for none.
-        host_code: whether the plan's CPU code may be run.
-        cache_entry: cache of kernels that TensorRT-RTX compiles when the engine first runs; None for no cache.
-
-    Raises:
-        DeviceError: the DLA core cannot be used; or memory is too small; or TensorRT-RTX does not support the GPU.
-        UnopenedError: TensorRT cannot open the plan, such as one of another TensorRT or GPU.
+    ``host_code`` is whether the plan's CPU code may be run. Raises DeviceError: the DLA core cannot be used; or memory
+    is too small; or TensorRT-RTX does not support the GPU. Raises UnopenedError: TensorRT cannot open the plan, such as
+    one of another TensorRT or GPU.
     """
 
     def __init__(
@@ -175,21 +170,16 @@ class TrtEngine:
 
     Args:
         library: TensorRT that built the engine, or a later one for a version-compatible engine.
-        queue: queue of all sessions, which engines of one DLA core must share; by default one per queue index.
-        profiles: input shapes by profile, in the order of the engine's optimization profiles.
         scales: value of one step by int8 input, for inputs whose arrays on the host have real numbers.
-        dla_core: DLA core that the engine was built for; None for none.
         loadables: number of its DLA programs (:attr:`~edgert.backend.tensorrt.engine_layers.EngineFacts.loadables`).
         resident: number of DLA programs of other engines on that core.
         host_code: whether the plan's CPU code may be run; version-compatible engines contain a runtime.
-        cache_entry: cache of kernels that TensorRT-RTX compiles when the engine first runs; None for no cache.
         others: further plans of the model and their cache entries, by profile and number of rows; 0 rows for a plan
             with all rows of its profile. With them, ``plan`` is for the first profile and all its rows, and each batch
             runs in the next larger plan. TensorRT-RTX needs a plan for every profile.
 
     Attributes:
         recordable: whether runs may be recorded as CUDA graphs, as they may without DLA layers (TensorRT issue 3524).
-        is_open: whether the engine was not closed.
 
     Raises:
         DeviceError: the DLA core cannot be used, or would have too many programs; or there is too little memory; or

@@ -48,11 +48,7 @@ _SAVE_S = 10.0  # between two writes of a state file, which take a fraction of a
 class Tally:
     """Counts so far, replaced in one assignment so that an interrupt always leaves a consistent state.
 
-    Attributes:
-        done: number of images counted, the first of all.
-        counts: histograms of the counted tensors over these images, by name.
-        before: histograms at the last check of the ranges; None before the first.
-        settled: whether the ranges had settled at the last check.
+    ``before`` are the histograms at the last check of the ranges, None before the first.
     """
 
     done: int = 0
@@ -80,14 +76,8 @@ class Journal:
     """Tally of one calibration, and the file that keeps it.
 
     As a context manager it writes the file on an error, and removes it otherwise. A file of another model, other images
-    or other settings is started over, with a logged warning.
-
-    Args:
-        path: path of the file; None keeps the tally in memory only.
-        key: digest of what the counts depend on, from :func:`fingerprint`.
-
-    Raises:
-        CalibrationError: a histogram in the file is damaged.
+    or other settings is started over, with a logged warning. Raises CalibrationError: a histogram in the file is
+    damaged.
     """
 
     def __init__(self, path: Path | None, key: str) -> None:
@@ -128,11 +118,7 @@ class Settling:
     """Check whether ranges have settled: each threshold is compared with its value one checkpoint before.
 
     Thresholds are computed only until one is found that moved. The last to move is checked first, so that most checks
-    are cheap.
-
-    Args:
-        groups: groups of tensors whose histograms add up to one range.
-        method: method by which thresholds are chosen.
+    are cheap. Histograms of a group add up to one range.
     """
 
     def __init__(self, groups: Iterable[tuple[str, ...]], method: str) -> None:

@@ -28,15 +28,9 @@ class RangeTable:
     """Histograms of every tensor over the calibration images, and the methods that choose thresholds from them.
 
     Attributes:
-        model: digest of the prepared model.
-        images: number of images counted.
-        method: method by which thresholds are chosen, one of
-            :data:`~edgert.quantization.calibration.threshold.METHODS`.
         histograms: values of each tensor by name, not to be changed.
         chosen: method by tensor, where it differs from ``method``.
-        warnings: lines of text for the reader.
         available: number of images there were, more than ``images`` after an early stop; None if unknown.
-        version: version of edgert that counted.
 
     Raises:
         CalibrationError: an unknown method, or a choice for a tensor that is not in the table.
@@ -67,10 +61,8 @@ class RangeTable:
         """Return the threshold of a tensor, or of tensors that share a scale; it is computed once and cached.
 
         The threshold of a group is chosen from all its values. Where its tensors have different methods, it is the
-        largest that one of these methods gives, so that no tensor loses values that its own method keeps.
-
-        Raises:
-            CalibrationError: no names, or a tensor is not in the table or never had an element.
+        largest that one of these methods gives, so that no tensor loses values that its own method keeps. Raises
+        CalibrationError: no names, or a tensor is not in the table or never had an element.
         """
         group = (names,) if isinstance(names, str) else tuple(sorted(set(names)))
         if group in self._known:
@@ -90,8 +82,7 @@ class RangeTable:
     def span(self, names: Iterable[str] | str) -> tuple[float, float]:
         """Return the smallest and the largest value of a tensor, or of all tensors that share a scale.
 
-        Raises:
-            CalibrationError: a tensor was not measured.
+        Raises CalibrationError: a tensor was not measured.
         """
         found = [self._histogram(name) for name in ((names,) if isinstance(names, str) else names)]
         return min(one.low for one in found), max(one.high for one in found)
@@ -121,10 +112,8 @@ class RangeTable:
 def save_table(table: RangeTable, path: str | Path) -> None:
     """Write a range file atomically; equal tables give equal bytes, and missing folders are created.
 
-    The file has one readable line per tensor, then one line per histogram for :func:`load_table`.
-
-    Raises:
-        ArtifactError: the file cannot be written.
+    The file has one readable line per tensor, then one line per histogram for :func:`load_table`. Raises ArtifactError:
+    the file cannot be written.
     """
     head = {
         "format": FORMAT,
@@ -154,13 +143,8 @@ def save_table(table: RangeTable, path: str | Path) -> None:
 def load_table(path: str | Path, model: Model | None = None) -> RangeTable:
     """Return the table that :func:`save_table` wrote.
 
-    Args:
-        path: path of the file.
-        model: prepared model to which the ranges must belong; None for any.
-
-    Raises:
-        CalibrationError: the file is missing, unreadable, damaged, not a range table, of a later edgert, or of another
-            model.
+    Raises CalibrationError: the file is missing, unreadable, damaged, not a range table, of a later edgert, or of
+    another model.
     """
     file, why = Path(path), f'its "format" is not "{FORMAT}"'
     try:
@@ -264,14 +248,7 @@ class Memo:
     """Cached function of a set of units, whose values survive the process in a file.
 
     The file is written after every evaluation, so that the program may end at any time. A file of another key is
-    started over.
-
-    Args:
-        function: function to evaluate. Its exceptions pass through, KeyboardInterrupt included; the file then holds all
-            earlier values.
-        path: path of the file; None keeps the values in memory only.
-        kind: name of the values, ``"accuracy"``.
-        key: digest of all else that the values depend on: model, data, settings.
+    started over. Without a path, values stay in memory. The key is a digest of all else that they depend on.
     """
 
     def __init__(self, function: Callable[[Units], float], path: Path | None, kind: str, key: str) -> None:
@@ -282,9 +259,7 @@ class Memo:
     def __call__(self, kept: Units) -> float:
         """Return the value of a set, measured now unless it is known.
 
-        Raises:
-            CalibrationError: the value is not a finite number.
-            ArtifactError: the file cannot be written.
+        Raises CalibrationError: the value is not a finite number. Raises ArtifactError: the file cannot be written.
         """
         if kept not in self.values:
             value = float(self._function(kept))

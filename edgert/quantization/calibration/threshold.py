@@ -29,14 +29,7 @@ def threshold(histogram: Histogram, method: str) -> float:
     """Return the magnitude at which to clip a tensor: positive, an exact float32, at most the largest magnitude.
 
     ``minmax`` clips nothing. For the others see :func:`percentile`, :func:`entropy` and :func:`mse`. A tensor of zeros
-    gets ``ZERO_AMAX``.
-
-    Args:
-        histogram: histogram of the tensor, or of all tensors that share the scale.
-        method: one of ``METHODS``.
-
-    Raises:
-        CalibrationError: the histogram is empty, or there is no such method.
+    gets ``ZERO_AMAX``. Raises CalibrationError: the histogram is empty, or there is no such method.
     """
     check_method(method)
     if not histogram.values:
@@ -98,13 +91,7 @@ def entropy(histogram: Histogram) -> float:
     power of two they are 1,024 to 2,048.
 
     Source: S. Migacz, "8-bit Inference with TensorRT", GTC 2017; NVIDIA pytorch_quantization (calib/histogram.py,
-    _compute_amax_entropy).
-
-    Args:
-        histogram: histogram with values other than zero.
-
-    Returns:
-        Edge of a bin, which may exceed the largest magnitude by less than a bin.
+    _compute_amax_entropy). The threshold may exceed the largest magnitude by less than a bin.
     """
     top = int(histogram.amax / histogram.width) + 1
     bins = histogram.counts[:top].astype(np.float64)

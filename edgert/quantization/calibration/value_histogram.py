@@ -52,11 +52,6 @@ class Histogram:
 
     Not thread-safe; different histograms may be added to by different threads at once, and most of the counting runs
     without the interpreter lock.
-
-    Attributes:
-        counts: (2048,) int64 counts, not to be changed.
-        exponent: exponent of the range.
-        values: number of values added.
     """
 
     __slots__ = ("_high", "_low", "counts", "exponent", "values")
@@ -110,11 +105,8 @@ class Histogram:
         """Count every element of an array of any shape; an empty one changes nothing.
 
         float16, float64 and integers are converted to the nearest float32; a float64 beyond float32 becomes infinite.
-        The array is only read, and a contiguous one is not copied.
-
-        Raises:
-            CalibrationError: an element is NaN or infinite; nothing of the array is counted then.
-            TypeError: the elements are not real numbers.
+        The array is only read, and a contiguous one is not copied. Raises CalibrationError: an element is NaN or
+        infinite; nothing of the array is counted then. Raises TypeError: the elements are not real numbers.
         """
         flat = np.ravel(array, order="K")  # a view, unless there are gaps
         if 0 < flat.size <= _BLOCK:

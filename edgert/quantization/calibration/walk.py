@@ -39,7 +39,6 @@ class Slice:
     """Nodes that run in one session call.
 
     Attributes:
-        graph: graph of the nodes; empty where all results are there already.
         made: results, which are wanted or read by later slices.
         dead: tensors, of this or earlier slices, that nothing needs any more.
     """
@@ -52,11 +51,7 @@ class Slice:
 def slice_graph(graph: Graph, wanted: Collection[str], limit_bytes: int) -> tuple[Slice, ...]:
     """Return slices that compute all wanted tensors, each node once, in order.
 
-    Args:
-        graph: graph of a prepared model, with known sizes.
-        wanted: computed tensors.
-        limit_bytes: largest result of one slice. A single node may exceed it, and tensors whose size depends on data
-            count 0.
+    No slice has a result beyond ``limit_bytes``, but a single node may; tensors whose size depends on data count 0.
     """
     needed = extract(graph, wanted)
     uses = {name: position for position, node in enumerate(needed.nodes) for name in node.reads}
@@ -81,10 +76,7 @@ def slice_graph(graph: Graph, wanted: Collection[str], limit_bytes: int) -> tupl
 def slice_at_targets(graph: Graph, targets: Sequence[str]) -> tuple[Slice, ...]:
     """Return one slice per target, in the order given; it is empty for a target that is available already.
 
-    Upstream targets must come first, or the first slice computes all.
-
-    Raises:
-        ModelError: nothing computes a target.
+    Upstream targets must come first, or the first slice computes all. Raises ModelError: nothing computes a target.
     """
     fed = {spec.name for spec in graph.inputs}
     needed = extract(graph, [name for name in targets if name not in fed])
@@ -127,19 +119,9 @@ def walk(
 
     All images run up to the first target, then up to the second, and so on. The caller may change a computed array in
     place before it requests the next target; later nodes then read the changed values. It must not change arrays of
-    ``feeds``.
-
-    Args:
-        graph: graph to run; missing types of inner tensors are inferred.
-        targets: tensors, upstream ones first.
-        feeds: images; memory grows with their number and with what crosses a cut.
-        like: model that the graph was read from.
-        stop: event that ends the walk before the next slice of an image.
-
-    Raises:
-        ModelError: nothing computes a target.
-        BuildError: ONNX Runtime cannot run a slice.
-        CalibrationError: ``stop`` was set.
+    ``feeds``. Targets are in order, upstream ones first. Memory grows with the number of images and with what crosses a
+    cut. Raises ModelError: nothing computes a target. Raises BuildError: ONNX Runtime cannot run a slice. Raises
+    CalibrationError: ``stop`` was set.
     """
     if any(name not in graph.specs for node in graph.nodes for name in node.outputs if name):
         graph = read(write(graph, like))  # a rewrite left types out
@@ -199,16 +181,8 @@ class Observer:
     the machine's instructions only, not on slices, threads or earlier runs. An observer can be pickled, and used from
     several threads at once.
 
-    Args:
-        model: prepared model.
-        tensors: float32 tensors to measure; None for all of
-            :func:`~edgert.quantization.scheme.units.tensors_to_calibrate`.
-
     Attributes:
-        model: prepared model.
-        tensors: tensors to measure.
         parts: counted tensors whose histograms add up to that of each measured one, by name (:func:`assemble`).
-        counted: tensors that are counted.
 
     Raises:
         CalibrationError: a tensor cannot be counted.
@@ -240,12 +214,8 @@ class Observer:
     def count(self, images: Iterable[Image]) -> dict[str, Histogram]:
         """Return new histograms of the counted tensors over some images.
 
-        Args:
-            images: names and inputs of images, in the types and shapes of the model's inputs.
-
-        Raises:
-            CalibrationError: an array is missing or does not fit, or a tensor has NaN or infinity.
-            BuildError: ONNX Runtime fails.
+        Raises CalibrationError: an array is missing or does not fit, or a tensor has NaN or infinity. Raises
+        BuildError: ONNX Runtime fails.
         """
         histograms = {name: Histogram() for name in self.counted}
         for name, feeds in images:

@@ -50,13 +50,7 @@ from input name to array."""
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Shard:
-    """Consecutive images.
-
-    Attributes:
-        start: number of the first image.
-        names: names of the images.
-        arrays: inputs of the images; None where a feed has them.
-    """
+    """Consecutive images. Without arrays, a feed has them."""
 
     start: int
     names: tuple[str, ...]
@@ -86,12 +80,7 @@ def from_feed(feed: Feed, start: int = 0) -> Iterator[Shard]:
 def from_batches(batches: Batches, specs: Sequence[TensorSpec]) -> Iterator[Shard]:
     """Yield copies of images in shards, whatever the size of the batches; the caller may reuse its arrays.
 
-    Args:
-        batches: arrays, or mappings from input name to array.
-        specs: inputs of the model.
-
-    Raises:
-        CalibrationError: an item lacks an input, or its arrays do not divide into images.
+    Raises CalibrationError: an item lacks an input, or its arrays do not divide into images.
     """
     rows = chain.from_iterable(_rows(item, number, specs) for number, item in enumerate(batches))
     start = 0
@@ -143,11 +132,7 @@ _DEATHS = 3
 
 
 class Pool(Protocol):
-    """Workers that count several shards at a time.
-
-    Attributes:
-        width: number of shards to submit at once.
-    """
+    """Workers that count several shards at a time. It takes ``width`` shards at once."""
 
     width: int
 
@@ -157,8 +142,7 @@ class Pool(Protocol):
     def take(self, shard: Shard, timeout_s: float) -> Counted | None:
         """Return the counts of the shard that was submitted first; None when they take longer than the timeout.
 
-        Raises:
-            EdgertError: counting failed, or the workers did.
+        Raises EdgertError: counting failed, or the workers did.
         """
 
     def close(self) -> None:
@@ -296,15 +280,8 @@ def _count(shard: Shard) -> Counted:
 class Cluster(Pool):
     """Pool of a Dask cluster's worker threads; see :class:`Pool` and :class:`edgert.cluster.Cluster`.
 
-    Ranges are equal to the last bit only on processors with the same instructions.
-
-    Args:
-        observer: observer that counts.
-        feed: images, which the workers read.
-        address: address of the scheduler.
-
-    Raises:
-        DeviceError: the cluster cannot be reached or used.
+    Ranges are equal to the last bit only on processors with the same instructions. Raises DeviceError: the cluster
+    cannot be reached or used.
     """
 
     def __init__(self, observer: Observer, feed: Feed | None, address: str) -> None:
@@ -319,9 +296,7 @@ class Cluster(Pool):
     def take(self, shard: Shard, timeout_s: float) -> Counted | None:
         """See :class:`Pool`.
 
-        Raises:
-            CalibrationError: no worker survives this shard.
-            DeviceError: the cluster is gone.
+        Raises CalibrationError: no worker survives this shard. Raises DeviceError: the cluster is gone.
         """
         future = self._running[shard.start]
         if not self._cluster.ended([future], timeout_s):

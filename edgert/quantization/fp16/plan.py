@@ -100,8 +100,6 @@ class Plan:
     """A decision for every node of a graph, by its index.
 
     Attributes:
-        graph: float graph.
-        types: element types of the float graph by tensor.
         ports: inputs and outputs that change type with each node.
         fp16_nodes: indices of nodes that compute in float16.
         reasons: reasons of nodes that stay float32, by index. Nodes without float32 tensors, and those that only
@@ -124,15 +122,9 @@ class Plan:
 
 
 def plan(graph: Graph, keep: Collection[str], pinned: Collection[str]) -> Plan:
-    """Return the decision for every node.
+    """Return the decision for every node. Tensors that are ``pinned`` must exist in float32.
 
-    Args:
-        graph: float graph.
-        keep: names of nodes that stay float32.
-        pinned: tensors that must exist in float32.
-
-    Raises:
-        ModelError: ``keep`` names a node that does not exist.
+    Raises ModelError: ``keep`` names a node that does not exist.
     """
     names = {node.name for node in graph.nodes}
     for name in keep:

@@ -84,11 +84,7 @@ _POSITIONS = frozenset({("Resize", 1)})  # regions of interest are coordinates
 class Ports:
     """Positions of a node's float32 inputs and outputs that have a float16 form.
 
-    Attributes:
-        inputs: positions of inputs that change type with the node.
-        outputs: positions of outputs that change type with the node.
-        carries: whether the node reads or computes any float32 tensor.
-        gives: whether the node computes any float32 tensor.
+    ``carries``: the node reads or computes any float32 tensor; ``gives``: it computes one.
     """
 
     inputs: frozenset[int]
@@ -103,13 +99,7 @@ class Ports:
 
 
 def ports(graph: Graph, node: Node, types: Mapping[str, str]) -> Ports:
-    """Return the ports of a node, by the ONNX schema of its operator in the graph's opset.
-
-    Args:
-        graph: graph of the node.
-        node: node to look up.
-        types: element types by tensor, from :func:`edgert.graph.type_inference.dtypes`.
-    """
+    """Return the ports of a node, by the ONNX schema of its operator in the graph's opset."""
     found = signature(node.op, graph.opset, node.domain)
     takes = [at for at, name in enumerate(node.inputs) if types.get(name) == "float32"]
     gives = [at for at, name in enumerate(node.outputs) if types.get(name) == "float32"]
@@ -164,13 +154,7 @@ _WIDE = frozenset({"int16", "uint16", "int32", "uint32", "int64", "uint64"})
 
 @dataclass(frozen=True)
 class Facts:
-    """Facts that the rules use.
-
-    Attributes:
-        graph: float graph.
-        types: element types by tensor.
-        reach: largest possible magnitudes by tensor, from :func:`magnitudes`.
-    """
+    """Facts that the rules use."""
 
     graph: Graph
     types: Mapping[str, str]

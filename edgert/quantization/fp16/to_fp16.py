@@ -56,9 +56,7 @@ def to_fp16(graph: Graph, *, keep: Collection[str] = ()) -> tuple[Graph, dict[st
 class _Conversion:
     """Types and names of all tensors, and the graph built from them.
 
-    Args:
-        decided: decision for every node.
-        pinned: tensors that must exist in float32 under their own name.
+    Pinned tensors must exist in float32 under their own name.
     """
 
     def __init__(self, decided: Plan, pinned: frozenset[str]) -> None:

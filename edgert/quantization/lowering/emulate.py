@@ -40,15 +40,8 @@ def round_half_away(values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
 def add_steps(builder: Builder, tensor: str, scale: np.float32, wanted: str, *, positive: bool = False) -> str:
     """Add nodes that turn a tensor into its integers, held in float32; NaN stays NaN.
 
-    Args:
-        builder: builder of the emulated graph.
-        tensor: name of the tensor to round.
-        scale: value of one step; 1 for a tensor that is in steps already.
-        wanted: prefix of the names of new tensors.
-        positive: whether the tensor is never negative, which saves half the work.
-
-    Returns:
-        Name of the result, like ``wanted``.
+    ``scale`` is 1 for a tensor that is in steps already. ``positive`` is for a tensor that is never negative, and saves
+    half the work.
     """
 
     def add(op: str, inputs: list[str], end: str) -> str:
@@ -121,11 +114,7 @@ Kind = Literal["int8", "fp16", "real"]
 class Tensors:
     """Forms of tensors in the emulated graph, each added when it is first read.
 
-    Args:
-        graph: float graph.
-        builder: builder of the emulated graph.
-        scales: function that returns the value of one step of a tensor.
-        unrounded: tensors that are read unrounded.
+    Tensors of ``unrounded`` are read unrounded.
     """
 
     def __init__(
@@ -232,17 +221,9 @@ def emulate_dla(graph: Graph, scheme: Scheme, amax: Amax, *, rounded: Mapping[st
     ``fused=False``.
 
     Graph inputs and outputs keep their names, and so does the output of every weighted node. It holds the result before
-    rounding or, where it is a graph output, that result in float16.
-
-    Args:
-        graph: graph of a prepared model, or one with the same names and other values.
-        scheme: scheme for target ``dla``; its kept units run in FP16.
-        amax: function that returns the threshold of tensors that share a scale.
-        rounded: int8 values by weight name, for the scales of
-            :func:`~edgert.quantization.lowering.weights.weight_scales`; other weights are rounded to nearest.
-
-    Raises:
-        ValueError: the scheme is for another target.
+    rounding or, where it is a graph output, that result in float16. Arguments are those of
+    :func:`~edgert.quantization.lowering.lower.lower`, with a scheme for target ``dla``. Raises ValueError: the scheme
+    is for another target.
     """
     if scheme.target != "dla":
         raise ValueError(f"a scheme for a DLA is needed, this one is for {scheme.target!r}")

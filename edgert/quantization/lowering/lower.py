@@ -99,14 +99,8 @@ def with_biases(
 ) -> Graph:
     """Return a lowered graph with other biases; only their nodes are replaced.
 
-    Args:
-        lowered: result of :func:`lower` for ``before``.
-        before: float graph that was lowered.
-        after: float graph with the same nodes, some with another stored bias.
-        scheme: scheme of ``lowered``.
-        stored: rounding of each tensor where biases are integers (:func:`roundings`); empty for TensorRT's forms, whose
-            biases are float.
-        rounded: as for ``lowered``.
+    ``stored`` has the rounding of each tensor where biases are integers (:func:`roundings`); it is empty for TensorRT's
+    forms, whose biases are float.
     """
     form = _OrtEmitter(after, scheme, stored, rounded, lowered)
     changed = {new.name: (old, new) for old, new in zip(before.nodes, after.nodes, strict=True) if new is not old}
@@ -129,13 +123,7 @@ def roundings(
 ) -> Mapping[str, weights.Rounding]:
     """Return the rounding of each point's tensor by name, in the form for ONNX Runtime.
 
-    Args:
-        graph: float graph.
-        scheme: scheme with points and groups.
-        amax: function that returns the threshold of tensors that share a scale.
-        storage: stored type of activations, see :func:`lower`.
-        activation: range of activations, see there.
-        span: function that returns the smallest and largest value of tensors that share a scale, for ``affine``.
+    Arguments are those of :func:`lower`.
     """
     positive = non_negative(graph) if activation == "unsigned" else frozenset()
     found = {}

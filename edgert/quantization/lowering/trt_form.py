@@ -72,11 +72,6 @@ class DlaScales:
 
     A tensor that the Q/DQ form rounds has the scale it has there. That form leaves the others in FP16, but a
     calibration cache names them too. They get the scale of tensors with which they must share it, or one of their own.
-
-    Args:
-        graph: graph of a prepared model.
-        scheme: scheme for target ``dla``.
-        amax: function that returns the threshold of tensors that share a scale.
     """
 
     def __init__(self, graph: Graph, scheme: Scheme, amax: Amax) -> None:
@@ -126,13 +121,9 @@ _UNWRITABLE = ("\n", "\r", "\0")
 def write_cache(scales: Mapping[str, float], version: str) -> str:
     """Return the text of a cache, one line per tensor in the order given; scales are rounded to float32.
 
-    Args:
-        scales: scales by tensor.
-        version: version of the TensorRT that will read it, ``"8.6.2"``; others may refuse the cache.
-
-    Raises:
-        CalibrationError: this TensorRT reads no caches, or is unknown. There are no scales, a scale is not positive and
-            finite in float32, or a name is empty or has a line break.
+    ``version`` is that of the TensorRT that will read it, ``"8.6.2"``; others may refuse the cache. Raises
+    CalibrationError: this TensorRT reads no caches, or is unknown. There are no scales, a scale is not positive and
+    finite in float32, or a name is empty or has a line break.
     """
     if not scales:
         raise CalibrationError("the calibration cache has no scales", why="no tensor has one", fix="calibrate first")
@@ -153,8 +144,7 @@ def write_cache(scales: Mapping[str, float], version: str) -> str:
 def parse_cache(text: str) -> dict[str, float]:
     """Return the scales in a cache by tensor, each exactly a float32; blank lines are ignored.
 
-    Raises:
-        CalibrationError: the first line is not a header, a line is damaged, or names a tensor a second time.
+    Raises CalibrationError: the first line is not a header, a line is damaged, or names a tensor a second time.
     """
     lines = [line.removesuffix("\r") for line in text.split("\n")]  # a name may hold other line separators
     if _HEADER.fullmatch(lines[0].strip()) is None:
@@ -174,16 +164,8 @@ def cache_text(graph: Graph, scheme: Scheme, amax: Amax, version: str) -> str:
     """Return the text of the cache of a float model, with a scale for every float32 tensor that depends on an input.
 
     A DLA runs a region in INT8 only if all its tensors have scales, so tensors between nodes kept in FP16 have theirs,
-    too. TensorRT finds the scales by name, so the network that is built must be this graph.
-
-    Args:
-        graph: graph of a prepared model.
-        scheme: scheme for target ``dla``.
-        amax: function that returns the threshold of tensors that share a scale.
-        version: version of the TensorRT that will read it, see :func:`write_cache`.
-
-    Raises:
-        CalibrationError: a range is missing, or :func:`write_cache` raised it.
+    too. TensorRT finds the scales by name, so the network that is built must be this graph. Raises CalibrationError: a
+    range is missing, or :func:`write_cache` raised it.
     """
     return write_cache(dla_scales(graph, scheme, amax), version)
 
@@ -191,8 +173,7 @@ def cache_text(graph: Graph, scheme: Scheme, amax: Amax, version: str) -> str:
 def version_number(version: str) -> int:
     """Return the number in the header: 8600 for ``"8.6.0"``, 100300 for ``"10.3.0"``; a fourth part is ignored.
 
-    Raises:
-        CalibrationError: there is no such version, or it has no calibration caches.
+    Raises CalibrationError: there is no such version, or it has no calibration caches.
     """
     match = re.fullmatch(r"([0-9]{1,9})\.([0-9]{1,9})(?:\.([0-9]{1,9}))?(?:\.[0-9]{1,9})?", version)
     if match is None:
@@ -218,8 +199,7 @@ def version_number(version: str) -> int:
 def _parse_entry(line: str, number: int) -> tuple[str, float]:
     """Return the tensor and scale of a line.
 
-    Raises:
-        CalibrationError: the line is damaged, or its scale is not positive and finite.
+    Raises CalibrationError: the line is damaged, or its scale is not positive and finite.
     """
     name, colon, digits = line.rpartition(": ")
     if not colon or not name or _DIGITS.fullmatch(digits.rstrip()) is None:
@@ -240,10 +220,7 @@ def _shorten(line: str) -> str:
 class CacheForm:
     """Files that TensorRT <= 10 needs beside the float model.
 
-    Attributes:
-        cache: text of the calibration cache.
-        fp16: names of the nodes that stay FP16, in order of execution.
-        layer_precisions: value of trtexec's option for these nodes; empty where it cannot hold a name.
+    ``layer_precisions`` is trtexec's option for the nodes that stay FP16; empty where it cannot hold a name.
     """
 
     cache: str
@@ -254,14 +231,7 @@ class CacheForm:
 def lower_to_cache(model: Model, table: RangeTable, keep: Collection[str], dla: Dla) -> CacheForm:
     """Return the calibration cache of a float model, with the nodes that stay FP16.
 
-    Args:
-        model: prepared model on which the ranges were measured.
-        table: ranges of its tensors.
-        keep: units that stay in higher precision.
-        dla: DLA whose rules apply, and whose release will read the cache.
-
-    Raises:
-        CalibrationError: a range is missing, or :func:`write_cache` raised it.
+    Raises CalibrationError: a range is missing, or :func:`write_cache` raised it.
     """
     graph = read(model)
     plan = scheme(graph, "dla", frozenset(keep), dla)
@@ -281,8 +251,7 @@ def dla_int8_scales(graph: Graph, table: RangeTable, keep: Collection[str], dla:
 def check_cache(cache: str, fp16: Collection[str], graph: Graph) -> str:
     """Return a line about a cache after checking that it names tensors and nodes of the graph only.
 
-    Raises:
-        CalibrationError: the text is damaged, or names a tensor or node that the graph does not have.
+    Raises CalibrationError: the text is damaged, or names a tensor or node that the graph does not have.
     """
     scales = parse_cache(cache)
     known = graph.names

@@ -24,8 +24,6 @@ class Kernel:
     Attributes:
         values: (groups, outputs per group, inputs per group, taps), float64. Output channel o is row o % outputs of
             group o // outputs; input channels count in the same way. A Gemm or MatMul is one group of one tap.
-        node: node that reads the weight.
-        stored: shape of the stored tensor.
     """
 
     values: F64
@@ -266,10 +264,7 @@ def quantize_weight(weight: Array, scales: Scales, axis: int | None) -> Weight:
 def integer_weight(graph: Graph, node: Node, rounded: Mapping[str, Array]) -> Weight:
     """Return a node's weight as integers, with scales of :func:`weight_scales`.
 
-    Args:
-        graph: float graph.
-        node: node with a stored weight.
-        rounded: int8 values by weight name, for these scales; other weights are rounded to nearest.
+    Weights missing in ``rounded`` are rounded to nearest.
     """
     weight = graph.constants[node.inputs[1]]
     axis = scale_axis(node, weight)
@@ -305,12 +300,7 @@ def quantize_bias(bias: Array, scales: Scales, input_scale: float) -> tuple[npt.
 
 @dataclass(frozen=True, slots=True)
 class Rounding:
-    """Scale and zero point of Q and DQ nodes.
-
-    Attributes:
-        scale: value of one step, a scalar.
-        zero: zero point, a scalar of the stored type.
-    """
+    """Scale and zero point of Q and DQ nodes."""
 
     scale: np.float32
     zero: np.int8 | np.uint8

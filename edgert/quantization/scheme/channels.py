@@ -26,10 +26,7 @@ class Gate:
     """An activation x·g(x) with elementwise g, as SiLU and hard swish.
 
     It is not homogeneous. If g gets x at its old scale, though, the product with the scaled x is the scaled result.
-
-    Attributes:
-        tensor: name of x.
-        readers: names of the nodes of g that read x.
+    ``readers`` are the nodes of g that read x, which is ``tensor``.
     """
 
     tensor: str
@@ -73,13 +70,7 @@ FIXED = 0
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """A weighted node and the classes of its channels.
-
-    Attributes:
-        kernel: weight of the node.
-        reads: (input channels,) classes of its input.
-        makes: (output channels,) classes of its output.
-    """
+    """A weighted node and the classes of its channels. ``reads`` and ``makes`` are (channels,) classes."""
 
     kernel: Kernel
     reads: Labels
@@ -100,9 +91,7 @@ class Channels:
     """Classes of a graph's channels, numbered from 0; class 0 is fixed.
 
     Attributes:
-        layers: weighted nodes whose weights may be rescaled.
         ceilings: bounds that do not change when a class is scaled.
-        count: number of classes.
         labels: classes of the channels along axis 1, by tensor, for tensors that have any.
     """
 
@@ -113,12 +102,7 @@ class Channels:
 
 
 def channels(graph: Graph, gates: Iterable[Gate] = ()) -> Channels:
-    """Return the classes of all channels of a graph.
-
-    Args:
-        graph: clean float graph with known shapes.
-        gates: gates whose g gets x at its old scale, however x is scaled.
-    """
+    """Return the classes of all channels of a graph. The g of each gate gets x at its old scale, however x is scaled."""
     trace = _Trace(graph, frozenset(name for gate in gates for name in gate.readers))
     for node in graph.nodes:
         trace.follow(node)

@@ -21,17 +21,9 @@ def scheme(
     dla: Dla = units.USUAL_DLA,
     whole: units.Scheme | None = None,
 ) -> units.Scheme:
-    """Return the decision what becomes INT8.
+    """Return the decision what becomes INT8. ``whole`` is the scheme with no units kept, where the caller has it.
 
-    Args:
-        graph: clean graph with known types, of opset 13 or later.
-        target: engine that will run the model.
-        keep: names of units that stay in higher precision.
-        dla: DLA whose rules apply, for target ``dla``.
-        whole: scheme with no units kept, where the caller has it.
-
-    Raises:
-        ModelError: ``keep`` names a unit that does not exist.
+    Raises ModelError: ``keep`` names a unit that does not exist.
     """
     whole = whole or _plan(graph, target, frozenset(), dla)
     if not keep:

@@ -43,10 +43,7 @@ def layer_precisions(nodes: Iterable[str], precision: str = "fp16") -> str:
     """Return the value of trtexec's ``--layerPrecisions``, ``"a:fp16,b:fp16"``.
 
     Use it with ``--precisionConstraints=obey`` and ``--int8 --fp16``. Names may have colons, since trtexec splits at
-    the last one.
-
-    Raises:
-        CalibrationError: a name has a comma, a quote or a star, which trtexec would interpret.
+    the last one. Raises CalibrationError: a name has a comma, a quote or a star, which trtexec would interpret.
     """
     pairs = []
     for name in nodes:

@@ -84,13 +84,9 @@ class Unit:
     """Nodes that run as one kernel, and so in one precision.
 
     Attributes:
-        name: name of the main node.
-        op: operator of the main node.
         nodes: names of the nodes, the main one first, then in order of execution.
         inputs: activations read from outside, once each.
         output: first tensor that leaves the unit.
-        weight: name of the stored weight; empty without.
-        bias: name of the stored bias; empty without.
     """
 
     name: str
@@ -144,7 +140,6 @@ class Point:
     """A tensor that is rounded to 8 bits.
 
     Attributes:
-        tensor: name of the tensor.
         readers: names of the nodes that read it rounded; others read it unrounded.
         is_output: whether the graph returns it rounded.
         is_hidden: whether only a Relu or Clip of the same scale reads it, so that its own range is not used.
@@ -171,7 +166,6 @@ class Scheme:
     """Tensors and nodes that become INT8.
 
     Attributes:
-        target: engine that runs the model.
         units: units that run in INT8, in order; ``keep`` takes their names.
         points: points by tensor, in order of execution.
         groups: tensors whose values decide the scale of a point, by the point's tensor; equal for tensors of one scale.

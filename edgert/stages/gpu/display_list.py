@@ -27,16 +27,7 @@ _ALIGN_BYTES = 16
 
 
 class Region:
-    """A region of memory that host and GPU share, filled from its start.
-
-    Args:
-        host: bytes of the region on the host, 1-D.
-        address: address of the first byte on the GPU.
-
-    Attributes:
-        used: number of bytes that are filled.
-        sent: number of bytes that were copied to the GPU.
-    """
+    """A region of memory that host and GPU share, filled from its start."""
 
     def __init__(self, host: U8, address: int) -> None:
         self.host, self.address, self.used, self.sent = host, address, 0, 0
@@ -51,13 +42,7 @@ class Region:
 
 
 class PackedList(NamedTuple):
-    """A display list in memory that the kernel reads.
-
-    Attributes:
-        items, lines, points, lookups: addresses on the GPU.
-        item_count, line_count: number of items and of lines.
-        segments: number of segments of all lines; each takes up to ``MOST_EDGES`` edges.
-    """
+    """A display list in memory that the kernel reads."""
 
     items: int
     item_count: int
@@ -77,9 +62,6 @@ class Tiles:
 
     Tiles of both regions are used. When one region is full, the other is emptied and filled, after every kernel that
     reads it has ended.
-
-    Args:
-        wait: function that blocks until no launched kernel reads the regions.
     """
 
     def __init__(self, regions: tuple[Region, Region], wait: Callable[[], None]) -> None:
@@ -116,8 +98,7 @@ class Tiles:
 class DisplayList:
     """Builder of the display list of one image of (width, height) ``size``. Tiles used only once are in ``region``.
 
-    Raises:
-        TooLongError: the region is too small.
+    Raises TooLongError: the region is too small.
     """
 
     def __init__(self, size: tuple[int, int], region: Region, tiles: Tiles) -> None:

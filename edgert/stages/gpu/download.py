@@ -27,8 +27,7 @@ class Downloader:
     def to_host(self, result: Result) -> Result:
         """Return the result with its frame and its drawn image on the host; take over the hold on the frame.
 
-        Raises:
-            DeviceError: the GPU failed, or there is too little memory.
+        Raises DeviceError: the GPU failed, or there is too little memory.
         """
         result, frame = self.with_host_image(result), result.frame
         if frame.is_on_gpu:

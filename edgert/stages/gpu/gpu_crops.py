@@ -41,10 +41,8 @@ _SUBSAMPLED = ("i420", "nv12", "yuyv")
 class CropLayout(NamedTuple):
     """Layout of crops of one frame in an input tensor.
 
-    Attributes:
-        jobs: (M,) :data:`JOB`, for rows from 0 on.
-        geometries: transforms from the input to source pixels, one per crop.
-        paired, narrow: variant of the kernel; see :meth:`GpuPreprocessor.definitions`.
+    ``jobs`` are (M,) :data:`JOB`, for rows from 0 on; the variant of the kernel is that of
+    :meth:`GpuPreprocessor.definitions`.
     """
 
     jobs: npt.NDArray[Any]
@@ -54,14 +52,7 @@ class CropLayout(NamedTuple):
 
 
 def _clip_boxes(boxes: I64, width: Any, height: Any, form: str) -> I64:
-    """Return (M, 4) boxes clipped and aligned as :meth:`edgert.runtime.Frame.crop` does.
-
-    Args:
-        boxes: (M, 4) x1, y1, x2, y2.
-        width: width of the frame, or (M,) widths of each box's frame.
-        height: height of the frame, or (M,) heights of each box's frame.
-        form: pixel format of the frame.
-    """
+    """Return (M, 4) boxes clipped and aligned as :meth:`edgert.runtime.Frame.crop` does. Sizes may be one per box."""
     x1, y1 = np.maximum(boxes[:, 0], 0), np.maximum(boxes[:, 1], 0)
     x2, y2 = np.minimum(boxes[:, 2], width), np.minimum(boxes[:, 3], height)
     if form in _SUBSAMPLED:
@@ -72,14 +63,8 @@ def _clip_boxes(boxes: I64, width: Any, height: Any, form: str) -> I64:
 def crop_layout(frame: Frame, boxes: I32, network: tuple[int, int], config: InputConfig) -> CropLayout:
     """Return the layout of crops in the input, as :func:`~edgert.stages.preprocess.place` computes it for one crop.
 
-    Args:
-        frame: frame on the GPU.
-        boxes: (M, 4) x1, y1, x2, y2 in whole pixels of the frame, none empty.
-        network: (width, height) of the input in pixels.
-        config: preprocessing of images.
-
-    Raises:
-        StageError: as in ``place``, or the frame is not in GPU memory.
+    Boxes are (M, 4) x1, y1, x2, y2 in whole pixels of the frame, none empty. Raises StageError: as in ``place``, or the
+    frame is not in GPU memory.
     """
     form, (net_w, net_h) = frame.format, network
     parts = _clip_boxes(boxes.astype(np.int64), frame.width, frame.height, form)
@@ -131,9 +116,7 @@ def _geometries(frame: Frame, parts: I64, rectangles: I64, network: tuple[int, i
 def launch_arguments(parts: Sequence[tuple[bytes, npt.NDArray[Any]]], capacity: int) -> list[tuple[bytes, int]]:
     """Return the arguments of as few launches as possible: a struct and its number of images for each launch.
 
-    Args:
-        parts: header struct and jobs of each tensor.
-        capacity: maximum number of images in a launch.
+    Each part is a header struct and the jobs of a tensor; ``capacity`` is the maximum number of images in a launch.
     """
     header = b"".join(target for target, _ in parts)
     jobs = np.concatenate([each for _, each in parts])
@@ -155,8 +138,7 @@ def launch_capacity(device: CudaDevice, targets: int, rows: int) -> int:
 class CropWriter:
     """Kernel launches that write crops of a frame into tensors of one format.
 
-    Args:
-        into: preprocessor of one slot of each model.
+    ``into`` has the preprocessor of one slot of each model.
     """
 
     def __init__(self, into: Sequence[GpuPreprocessor], kernels: Kernels) -> None:
@@ -179,9 +161,7 @@ class CropWriter:
     def launches(self, form: str, parts: Sequence[tuple[GpuPreprocessor, CropLayout]]) -> list[Launch]:
         """Return one launch, or several if the images do not fit into the arguments of one.
 
-        Args:
-            form: pixel format of the frame.
-            parts: preprocessor of the slot to fill and its crops, for each model in the order of ``into``.
+        ``parts`` are the slot to fill and its crops, for each model in the order of ``into``.
         """
         paired, narrow = all(each.paired for _, each in parts), any(each.narrow for _, each in parts)
         kernel = self._kernel(form, paired, narrow)
@@ -199,13 +179,7 @@ class CropWriter:
 
 
 class CropModel(NamedTuple):
-    """Model that runs on crops.
-
-    Attributes:
-        name: name of the model's stage, under which its records are stored.
-        inference: inference of the model.
-        crop: choice of the detections to crop.
-    """
+    """Model that runs on crops."""
 
     name: str
     inference: GpuInference
@@ -217,13 +191,6 @@ class InferCropsOfModels(SimpleStage):
 
     One launch writes the crops of a frame for all models whose inputs have one format, if no model has more crops than
     rows. All models are launched before the first result is waited for.
-
-    Args:
-        models: models on one GPU.
-        every: number of frames from one run to the next; frames between pass without records.
-
-    Attributes:
-        device: GPU of the models.
     """
 
     def __init__(self, models: Sequence[CropModel], every: int = 1) -> None:
@@ -315,9 +282,7 @@ class InferCropsOfModels(SimpleStage):
 class AlreadyInferred(SimpleStage):
     """A stage whose model an earlier stage has already run; see :class:`InferCropsOfModels`.
 
-    Args:
-        name: name of the stage.
-        others: names of the other stages whose models that stage ran; their records are removed here.
+    Records of ``others``, the other stages whose models that stage ran, are removed here.
     """
 
     effort: ClassVar[str] = "none"

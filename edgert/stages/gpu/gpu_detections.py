@@ -45,7 +45,6 @@ class BoxLayout(NamedTuple):
     Attributes:
         head: 0 yolox, 1 yolov5, 2 yolov8; as the kernel numbers them.
         columns: whether the tensor is [numbers, boxes], so that a row of memory has one number of all boxes.
-        boxes: number of boxes.
         classes, extras: count of class scores, and of other numbers behind them, of each box.
         rotated: whether boxes are oriented; ``extras`` are then the five numbers of such a box.
     """

@@ -29,10 +29,6 @@ class Target:
     """Memory layout of an engine's input tensor on the GPU.
 
     Attributes:
-        dtype: NumPy's name of the type.
-        rows: number of images in the batch.
-        width, height: size in pixels.
-        channels: number of channels, 1 or 3.
         strides: strides of image, channel, row and pixel, in elements.
         vector: elements of a pixel if its channels are adjacent; 1 for planar layouts.
         nbytes: bytes of the batch, including padding.
@@ -71,11 +67,7 @@ def padded_target(
 ) -> Target:
     """Return the target of an (N, C, H, W) tensor in an engine's own layout.
 
-    Args:
-        dtype: type of the numbers.
-        shape: the four dimensions.
-        strides: stride of each dimension, in elements. If channels have stride 1, the stride of a pixel is the vector.
-        nbytes: bytes of the batch, including padding.
+    Strides are elements. If channels have stride 1, the stride of a pixel is the vector.
     """
     rows, channels, height, width = shape
     vector = strides[3] if strides[1] == 1 and strides[3] > 1 else 1
@@ -115,8 +107,6 @@ class Plan:
     """Constant part of the kernel's struct, for all frames of one size, format and memory layout.
 
     Attributes:
-        geometry: transform from the input to source pixels.
-        form: pixel format of the frame.
         offsets: bytes from the start of each plane to the part that is read.
         is_cut: whether any offset is not 0.
         is_even: whether the pitches of chroma planes are even.
@@ -151,11 +141,8 @@ class Plan:
 class ReadyFrame(NamedTuple):
     """A frame in memory that the GPU reads, or that a stream is copying there.
 
-    Attributes:
-        plan: constant part of the kernel's struct.
-        addresses: addresses of three planes; 0 for one that the frame does not have.
-        lease: lease that is held until the GPU has read the planes.
-        writer: stream that copies the planes; None: they are there already.
+    The lease is held until the GPU has read the planes. ``writer`` is the stream that copies them; None: they are there
+    already.
     """
 
     plan: Plan
@@ -178,8 +165,7 @@ class PlanCache:
     def ready(self, frame: Frame, writer: Stream | None = None) -> ReadyFrame:
         """Return a frame in GPU-readable memory with its plan.
 
-        Raises:
-            StageError: the frame is not in such memory, was released, or does not fit (``resize: none``).
+        Raises StageError: the frame is not in such memory, was released, or does not fit (``resize: none``).
         """
         addresses, color = addresses_of(frame), frame.color
         form = frame.format, frame.width, frame.height, origin_of(frame), color.matrix, color.full_range
@@ -276,14 +262,10 @@ class GpuPreprocessor:
 
     Attributes:
         plans: cache that makes the frames for :meth:`launches`, also for preprocessors of other tensors of this layout.
-        header: part of the kernel's struct that describes the tensor.
-        grid: number of blocks of an image, across and down.
 
     Args:
-        target: layout of the tensor.
         address: address of the tensor on the GPU, a multiple of 256; the tensor must outlive this object.
         share: number of pixels of a row, and of rows, per thread.
-        where: file of the model, for messages.
 
     Raises:
         ModelError: the target's number of channels is not that of the model's color.
@@ -319,10 +301,8 @@ class GpuPreprocessor:
         """Return launches that write frames, or crops of them, into the first rows.
 
         One launch writes up to 32 frames of one format. Call :meth:`wait_for` before they are enqueued, and
-        :func:`hold` after.
-
-        Raises:
-            StageError: there are more frames than rows, or one has a format that the kernel does not read.
+        :func:`hold` after. Raises StageError: there are more frames than rows, or one has a format that the kernel does
+        not read.
         """
         if len(frames) != 1:
             return self._launches(frames)
@@ -367,10 +347,8 @@ class GpuPreprocessor:
     def definitions(self, form: str, paired: bool, narrow: bool) -> dict[str, int]:
         """Return the kernel's compile-time definitions for frames of a format.
 
-        Args:
-            form: pixel format of the frames.
-            paired: whether all chroma of nv12 is at even addresses, so that U and V can be read together.
-            narrow: whether a plane may be one sample wide.
+        ``paired``: all chroma of nv12 is at even addresses, so that U and V can be read together. ``narrow``: a plane
+        may be one sample wide.
         """
         return {
             "SOURCE": SOURCES[form],
@@ -400,10 +378,7 @@ class GpuPreprocessor:
 def hold(frames: Sequence[ReadyFrame] | Sequence[Frame], stream: Stream, passing: Event | None = None) -> None:
     """Extend the leases of pooled frames until the work that the stream has now is done.
 
-    Args:
-        frames: frames that the stream reads.
-        stream: the stream.
-        passing: event of that work; see :meth:`edgert.memory.cuda.StreamMarks.after`.
+    ``passing`` is the event of that work; see :meth:`edgert.memory.cuda.StreamMarks.after`.
     """
     leases = [frame.lease for frame in frames]
     for lease in dict.fromkeys(leases) if len(leases) > 1 else leases:  # images of a batch may share one lease

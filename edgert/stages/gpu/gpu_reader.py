@@ -23,8 +23,7 @@ CAPACITY = 4096
 def checked_count(count: int, score: float) -> int:
     """Return the number of boxes that passed the score.
 
-    Raises:
-        StageError: the count is above the capacity, or negative, by which the kernel reports an overflow.
+    Raises StageError: the count is above the capacity, or negative, by which the kernel reports an overflow.
     """
     if 0 <= count <= CAPACITY:
         return count
@@ -47,12 +46,8 @@ def why_not_single_output(outputs: Sequence[GpuTensor], dtypes: Sequence[str] = 
 class GpuReader(ABC):
     """Decoder of a batch on the GPU, with the same results as ``decoder`` on the host.
 
-    Args:
-        decoder: decoder for the host, whose settings are read.
-        outputs: outputs in the model's order, batch first; they must outlive this object.
-
-    Raises:
-        ModelError: the kernels cannot decode these outputs; see :meth:`unsupported`.
+    The outputs, in the model's order and batch first, must outlive it. Raises ModelError: the kernels cannot decode
+    these outputs; see :meth:`unsupported`.
     """
 
     source: ClassVar[str]

@@ -68,9 +68,6 @@ class InferenceSlot:
     by call.
 
     Args:
-        session: session of the engine.
-        preprocessor: preprocessor of the session's input.
-        reader: reader of the session's outputs.
         reading: stream that decodes, which may be the session's.
         feeding: stream that preprocesses frames, such as the one that uploads them; None: the session's.
         check: function that returns the record to use for each record and its geometry; None: the record itself.
@@ -148,9 +145,7 @@ class InferenceSlot:
     def enqueue(self, frames: Sequence[ReadyFrame], mode: WaitMode = "block") -> None:
         """Enqueue a batch, and the event that :meth:`read` waits for. Raises StageError, DeviceError.
 
-        Args:
-            frames: frames of the batch.
-            mode: way in which :meth:`read` waits.
+        ``mode`` is the way in which :meth:`read` waits.
         """
         preprocessor, stream, feeding = self.preprocessor, self.session.stream, self._feeding
         launches = preprocessor.launches(frames)
@@ -224,10 +219,6 @@ class InferenceSlot:
         """Read as another decoder does from now on. The last batch must have been read.
 
         With a new reader, each size is recorded again when it is next used; see :meth:`_ready`.
-
-        Args:
-            decoder: decoder of the same outputs.
-            reader: result of :meth:`new_reader` for it.
         """
         with self.session.exclusive:
             if reader is None:
@@ -308,15 +299,12 @@ class GpuInference:
     GPU are read in place. Batches run in order, or in parallel where slots have separate streams.
 
     Args:
-        slots: slots to use in turn. A batch that was not waited for is read before its slot is used again.
         uploader: uploader of host frames, owned by this object.
         without_graph: function that :meth:`warm_up` calls with the reason if the work is not recorded as a CUDA graph.
         refine: function that prepares batch sizes of the engine while it runs: a TensorRT engine's ``refine``.
 
     Attributes:
-        preprocessor: preprocessor of one of the slots, which are all alike.
         is_patient: whether :meth:`run` sleeps while it waits, as it should beside cameras.
-        model: name of the model in the pipeline file.
     """
 
     is_patient, model = False, ""
@@ -426,9 +414,7 @@ class GpuInference:
     def submit_batch(self, geometries: Sequence[Geometry], *, patient: bool = True) -> Batch:
         """Enqueue the filled rows, and return the pending batch. Does not wait.
 
-        Args:
-            geometries: geometries of the rows, as :meth:`fill` returned them.
-            patient: whether the waiting thread may sleep, and be a little late; see :meth:`wait_mode`.
+        ``patient``: the waiting thread may sleep, and be a little late; see :meth:`wait_mode`.
         """
         frames = [self._frames.pop(row) for row in range(len(geometries))]
         try:
@@ -446,8 +432,7 @@ class GpuInference:
     def switch_decoder(self, decoder: Any) -> None:
         """Read batches as another decoder of the same outputs does, from the next one on. Callable from any thread.
 
-        Raises:
-            DeviceError: there is too little memory for more boxes. Nothing has changed then.
+        Raises DeviceError: there is too little memory for more boxes. Nothing has changed then.
         """
         from edgert.stages.gpu.readers import decoder_of  # with all decoders
 

@@ -26,13 +26,8 @@ class _Run:
     """Results that leave together: those of a run, and those after it that the model skips.
 
     Attributes:
-        results: results in order, each with whether the model ran on it.
         batch: pending records; None if the model skips all results.
-        rows: number of results on which the model ran.
-        began_ns: when the GPU could begin the run.
-        due_ns: when to poll the run next.
         absent_ns: longest time after the begin at which a poll found it not done; -1 before the first poll.
-        is_done: whether a poll found it done.
     """
 
     results: list[tuple[Result, bool]]
@@ -48,15 +43,8 @@ class GpuInfer(BatchedStage):
     """A stage that adds one model's record to every ``every``-th result of a stream.
 
     While the GPU is idle, a frame runs at once, or with a batcher together with the frames that wait. Results leave in
-    the order in which they came.
-
-    Args:
-        name: name of the stage.
-        inferences: inferences of the model and of its fallback models.
-        clock: clock by which batches are held.
-        batcher: rule for which frames run together; None: each runs alone.
-        every: number of frames of a stream from one run to the next; ignored with a batcher.
-        choice: choice of the model that runs, read for each batch.
+    the order in which they came. ``inferences`` are those of the model and of its fallback models; ``every`` is ignored
+    with a batcher.
     """
 
     limit, is_ready = SLOTS, False

@@ -20,9 +20,8 @@ _OPTIONS = ("--std=c++17", "--fmad=true", "--extra-device-vectorization")
 class Kernels:
     """Cache of kernels compiled for the device, one per combination of definitions.
 
-    Args:
-        store: cache of machine code between runs; without it, each start compiles, about a second per kernel.
-        compiler: function that returns the compiler at its first use; by default the newest that suits the driver.
+    Without a store, each start compiles, about a second per kernel. The compiler is by default the newest that suits
+    the driver.
     """
 
     def __init__(
@@ -43,9 +42,8 @@ class Kernels:
     def kernel(self, name: str, definitions: Mapping[str, int], nbytes: int, function: str = "") -> Kernel:
         """Return the kernel ``function``, by default ``name``, of ``name``.cu. Its argument is a struct of ``nbytes``.
 
-        Raises:
-            BuildError: the kernel does not compile; the log shows why.
-            DeviceError: there is no compiler, and the store does not have the kernel.
+        Raises BuildError: the kernel does not compile; the log shows why. Raises DeviceError: there is no compiler, and
+        the store does not have the kernel.
         """
         source = _source_text(f"{name}.cu")
         defines = (f"-D{definition}={value}" for definition, value in sorted(definitions.items()))

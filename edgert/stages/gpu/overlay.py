@@ -38,13 +38,7 @@ def device_of(view: cuda.DeviceView) -> cuda.CudaDevice:
 class GpuPainter:
     """Painter of images, on a separate stream. For one thread at a time.
 
-    Args:
-        counter: counter of allocated images.
-        kernels: compiler of the kernels; by default with a cache on disk.
-
-    Raises:
-        DeviceError: there is no kernel compiler.
-        BuildError: the kernel does not compile.
+    Raises DeviceError: there is no kernel compiler. Raises BuildError: the kernel does not compile.
     """
 
     def __init__(self, device: cuda.CudaDevice, counter: Counter, kernels: Kernels | None = None) -> None:
@@ -66,17 +60,9 @@ class GpuPainter:
     def paint(self, source: Frame | cuda.DeviceView, size: tuple[int, int], shapes: Iterable[Shape]) -> cuda.DeviceView:
         """Return a new image made from a frame or an image on the GPU, with shapes on it. Does not wait.
 
-        Args:
-            source: a frame for which :func:`why_unreadable` is empty, or (h, w, 3) uint8 BGR.
-            size: (width, height) of the new image; if it is not the source's, pixels are scaled as on the host.
-            shapes: shapes to paint, in order.
-
-        Returns:
-            (height, width, 3) uint8 BGR, contiguous, valid while a reference to it exists.
-
-        Raises:
-            DeviceError: there is too little memory, or the GPU failed.
-            StageError: the frame was released.
+        The image is (height, width, 3) uint8 BGR, contiguous, valid while a reference to it exists. If ``size`` is not
+        the source's, pixels are scaled as on the host. Raises DeviceError: there is too little memory, or the GPU
+        failed. Raises StageError: the frame was released.
         """
         with self.device:
             drawing = self._pack_list(size, list(shapes))

@@ -19,13 +19,7 @@ from edgert.stages.gpu.kernels import Kernels
 
 
 class HostReader:
-    """Download of all outputs of the processed rows, for decoders without a kernel.
-
-    Args:
-        outputs: outputs of the session, in the model's order.
-        batched: whether the first dimension is the batch, for every output.
-        decoder: decoder of the outputs.
-    """
+    """Download of all outputs of the processed rows, for decoders without a kernel."""
 
     def __init__(self, outputs: Sequence[GpuTensor], batched: Sequence[bool], decoder: Decoder) -> None:
         self._outputs, self._batched, self._decoder = tuple(outputs), tuple(batched), decoder
@@ -83,15 +77,7 @@ def reader_for(
 ) -> tuple[GpuReader | HostReader, str]:
     """Return the reader of a session's outputs for a decoder, on the GPU if there are kernels for it.
 
-    Args:
-        outputs: outputs of the session, in the model's order.
-        batched: whether the first dimension is the batch, for every output.
-        decoder: decoder of the outputs on the host.
-        network: (width, height) of the input in pixels.
-        kernels: compiler of the kernels.
-
-    Returns:
-        The reader, and why the host decodes; empty if the GPU does.
+    Also return why the host decodes; empty if the GPU does.
     """
     outputs, batched, decoder = needed_outputs(outputs, batched, decoder)
     reason = why_on_host(outputs, batched, decoder, network)

@@ -61,15 +61,8 @@ def is_shared(frame: Frame, device: CudaDevice) -> bool:
 def to_shared(frame: Frame, acquire: Acquire, counter: Counter) -> Frame | None:
     """Copy the frame into a buffer of ``acquire``, and return the copy. The given frame may be released at once.
 
-    A crop takes as much memory as its full frame, because crops come in all sizes.
-
-    Args:
-        frame: the frame.
-        acquire: function that returns a buffer of a number of bytes and its lease, or None.
-        counter: counter of the copy.
-
-    Returns:
-        The copy; None without a buffer.
+    A crop takes as much memory as its full frame, because crops come in all sizes. Return None if ``acquire``, which
+    returns a buffer of a number of bytes and its lease, has no buffer.
     """
     full = full_frame(frame)
     leased = acquire(sum(_pitch(plane) * plane.shape[0] for plane in full.planes))
@@ -104,8 +97,6 @@ class Uploader:
     copies are counted.
 
     Args:
-        stream: stream of the copies; consumers on other streams wait for it themselves.
-        counter: counter of the copies.
         in_flight: maximum number of frames of one size in flight; each size has separate memory.
     """
 

@@ -75,12 +75,7 @@ class BlockingWait(Waiting):
 
 
 class PollingWait(Waiting):
-    """Waiting by sleep and polls: sleeps for about as long as recent runs of the same rows took, and then polls.
-
-    Args:
-        event: event of the runs.
-        now_ns, sleep: functions of the clock.
-    """
+    """Waiting by sleep and polls: sleeps for about as long as recent runs of the same rows took, and then polls."""
 
     def __init__(
         self,
@@ -125,10 +120,6 @@ class RunTimer:
 
     CUDA measures how long a run took. The host bounds when it ran: after its launch and the end of the run before it,
     and before the host saw it done.
-
-    Args:
-        device: GPU of the slot.
-        stream: stream on which the runs begin.
     """
 
     def __init__(self, device: CudaDevice, stream: Stream) -> None:
@@ -145,11 +136,7 @@ class RunTimer:
         self._ended.record(reading)
 
     def add(self, name: str) -> None:
-        """Add the run, which is done, to the current thread's ring, if it has one. Raises DeviceError.
-
-        Args:
-            name: name of the model.
-        """
+        """Add the run, which is done, to the current thread's ring, if it has one. Raises DeviceError."""
         launched_ns, self._launched_ns = self._launched_ns, 0
         ring = HERE.ring
         if not launched_ns or ring is None:
