@@ -3,24 +3,22 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from edgert.config import InferStage, PipelineConfig
-from edgert.config.flow import sources_of
-from edgert.config.stages import SourceStage, StageConfig
+from edgert.config import InferStage, PipelineConfig, flow, stages
 from edgert.errors import ConfigError
 from edgert.stages.source.kinds import is_live
 
 ON_PROCESSOR = "the model runs on the processor"
 
 
-def is_paced(stage: StageConfig, directory: Path) -> bool:
+def is_paced(stage: stages.StageConfig, directory: Path) -> bool:
     """Return whether a stage is a source with its own rate, such as a camera, rather than one read on demand."""
-    return isinstance(stage, SourceStage) and (bool(stage.realtime) or is_live(stage, directory))
+    return isinstance(stage, stages.SourceStage) and (bool(stage.realtime) or is_live(stage, directory))
 
 
 def why_not_wait(config: PipelineConfig, name: str, directory: Path) -> str:
     """Return why an idle model does not wait for a full batch: which sources are live; empty if it waits."""
     live = []
-    for source in sorted(sources_of(config.stages)[name]):
+    for source in sorted(flow.sources_of(config.stages)[name]):
         stage = config.stages[source]
         if is_paced(stage, directory):
             live.append(source)

@@ -15,9 +15,7 @@ from edgert.runtime.task import FailurePolicy
 from edgert.stages.gpu.download import Downloader
 from edgert.stages.infer import Pinned
 from edgert.stages.sink.results import CallbackSink
-from edgert.stages.source.api import ApiSource, give_back
-from edgert.stages.source.timeline import Image
-from edgert.stages.source.user_memory import most_in_use
+from edgert.stages.source import api, timeline, user_memory
 
 _HANGS_S, _END_S, _POLL_S = 3.0, 1.0, 0.1
 """Seconds that closing waits for a stage in a call, and after interrupting it; and the pause between two checks. A
@@ -64,7 +62,7 @@ class Calling:
         )
         if why:
             raise StageError("this pipeline cannot be called", why=why, where=file.config.name, fix=fix)
-        (self._source,) = (task.stage for task in tasks if isinstance(task.stage, ApiSource))
+        (self._source,) = (task.stage for task in tasks if isinstance(task.stage, api.ApiSource))
         for task in tasks:
             if (hold := getattr(task.stage, "hold_until_full", None)) is not None:
                 hold()
@@ -244,13 +242,13 @@ class Calling:
             self._caller.ident = None  # an assignment, as Ctrl-C may come before a function call
 
     def _run_frames(self, arrays: Sequence[Any], options: dict[str, Any], leaves: bool) -> list[Result]:
-        given = list[tuple[Any, list[Image]]]()
+        given = list[tuple[Any, list[timeline.Image]]]()
         try:
             for array in arrays:
                 given.append((array, self._source.images(array, **options)))
         except EdgertError:
             for pair in given:
-                give_back(*pair)
+                api.give_back(*pair)
             raise
         self._release()
         leaves = leaves and not self._lacks_buffers(given)
@@ -262,7 +260,7 @@ class Calling:
             results = self._loop.run(self._supplies(left), leaves)
         except BaseException as error:
             for pair in left:
-                give_back(*pair)
+                api.give_back(*pair)
             if isinstance(error, EdgertError) and not isinstance(error, call_loop.EndOfFrames):
                 self._runner.fail(error)
                 self._runner.raise_error()
@@ -271,12 +269,12 @@ class Calling:
         self._leased = [result.frame for result in results]
         return [self._downloader.with_host_image(result) for result in results]
 
-    def _lacks_buffers(self, given: Iterable[tuple[Any, list[Image]]]) -> bool:
+    def _lacks_buffers(self, given: Iterable[tuple[Any, list[timeline.Image]]]) -> bool:
         """Return whether frames in flight use nearly all buffers of this kind, of which the caller needs some."""
         count = max((len(images) for _, images in given), default=1)
-        return self._loop.in_flight >= (most_in_use(count) - _SPARE_BUFFERS) * count
+        return self._loop.in_flight >= (user_memory.most_in_use(count) - _SPARE_BUFFERS) * count
 
-    def _supplies(self, given: Iterable[tuple[Any, list[Image]]]) -> Iterator[call_loop.FrameSupply]:
+    def _supplies(self, given: Iterable[tuple[Any, list[timeline.Image]]]) -> Iterator[call_loop.FrameSupply]:
         """Yield the function that takes the frames of an array from the source, and their number, for each array."""
         for array, images in given:
             yield partial(self._source.take, array, images, self._runner.stop_event), len(images)

@@ -3,10 +3,8 @@
 from collections.abc import Mapping, Sequence
 from itertools import chain
 
-from edgert.config import stages as section
-from edgert.config.flow import inputs_of
-from edgert.runtime import Task
-from edgert.runtime.graph import connect
+from edgert.config import flow, stages as section
+from edgert.runtime import Task, graph
 from edgert.stages.gpu.gpu_crops import AlreadyInferred, InferCropsOfModels
 
 
@@ -14,7 +12,7 @@ def crop_chains(stages: Mapping[str, section.StageConfig]) -> list[list[str]]:
     """Return chains of stages that run on crops of the same boxes, where each is the only listener of the last."""
     listeners: dict[str, list[str]] = {name: [] for name in stages}
     for name, stage in stages.items():
-        for other in inputs_of(stage):
+        for other in flow.inputs_of(stage):
             listeners[other].append(name)
 
     def next_of(name: str) -> str | None:
@@ -23,7 +21,7 @@ def crop_chains(stages: Mapping[str, section.StageConfig]) -> list[list[str]]:
         if not isinstance(one, section.InferStage) or not isinstance(other, section.InferStage):
             return None
         both_crop = one.crop is not None and other.crop is not None and one.every == other.every
-        return after[0] if both_crop and len(inputs_of(other)) == 1 else None
+        return after[0] if both_crop and len(flow.inputs_of(other)) == 1 else None
 
     followers = {name: after for name in stages if (after := next_of(name))}
     chains = []
@@ -39,8 +37,8 @@ def crop_siblings(stages: Mapping[str, section.StageConfig]) -> list[list[str]]:
     """Return groups of stages that run on crops of the same boxes and have the same input, interval and queue."""
     groups: dict[object, list[str]] = {}
     for name, stage in stages.items():
-        if isinstance(stage, section.InferStage) and stage.crop is not None and len(inputs_of(stage)) == 1:
-            groups.setdefault((inputs_of(stage), stage.every, stage.queue, stage.drop), []).append(name)
+        if isinstance(stage, section.InferStage) and stage.crop is not None and len(flow.inputs_of(stage)) == 1:
+            groups.setdefault((flow.inputs_of(stage), stage.every, stage.queue, stage.drop), []).append(name)
     return [names for names in groups.values() if len(names) > 1]
 
 
@@ -75,5 +73,5 @@ def run_beside(parts: Sequence[list[Task]], streams: frozenset[str], capacity: i
                 AlreadyInferred(tasks[0].name, frozenset().union(*names) - mine),
                 "nothing",
             )
-            connect(head, tasks[0], streams, capacity, "never")
+            graph.connect(head, tasks[0], streams, capacity, "never")
         own[0].insert(0, head)

@@ -11,9 +11,7 @@ from edgert.backend.chain import why_not
 from edgert.board import HOST, Machine, detect
 from edgert.board.detect import is_jetson
 from edgert.board.devices import cuda_driver
-from edgert.config import ModelConfig, PipelineFile
-from edgert.config.engine_choice import ENGINES, ORT, ORT_CUDA, TENSORRT, TENSORRT_DLA
-from edgert.config.flow import users_of
+from edgert.config import ModelConfig, PipelineFile, engine_choice, flow
 from edgert.engine import engine_store
 from edgert.placement.cutting import accelerators_of
 
@@ -30,7 +28,7 @@ def with_default_engines(
     backend, or this machine has no NVIDIA GPU. No vendor package is imported then.
     """
     config = file.config
-    used = [name for name in config.models if users_of(config.stages, config.models, name)]
+    used = [name for name in config.models if flow.users_of(config.stages, config.models, name)]
     models = {name: config.models[name] for name in used if leaves_engine(config.models[name])}
     is_settled = bool(config.engines) or file.passed_over is not None
     if is_settled or config.board == HOST or not models or not has_gpu():
@@ -39,22 +37,22 @@ def with_default_engines(
 
     here, trt = machine or detect(), trt or TrtBackend()
     wants_dla = any(name.startswith("dla") for model in models.values() for name in accelerators_of(model.placement))
-    wanted = [name for name in ENGINES if name != TENSORRT_DLA or wants_dla]
+    wanted = [name for name in engine_choice.ENGINES if name != engine_choice.TENSORRT_DLA or wants_dla]
     passed_over: dict[str, str] = {}
     # The last engine, ONNX Runtime, runs everywhere.
     while why := why_not(wanted[0], here, trt) or _why_not_default(wanted[0], trt):
         passed_over[wanted.pop(0)] = why
     found = replace(file, config=config.model_copy(update={"engines": tuple(wanted)}), passed_over=passed_over)
     parts = [_title(wanted[0], trt, models), *(f"not {name}: {why}" for name, why in passed_over.items())]
-    if wanted[0] == TENSORRT:
+    if wanted[0] == engine_choice.TENSORRT:
         parts += _compilation_notes(models, trt)
     return found, f"engines: {'; '.join(parts)}"
 
 
 def _why_not_default(engine: str, trt: TrtBackend) -> str:
     """Return why an engine that may run here is not a default; empty if it is one."""
-    why = trt.unsupported if engine == TENSORRT else ""
-    return f"{why} (engines: [{TENSORRT}] tries it anyway)" if why else ""
+    why = trt.unsupported if engine == engine_choice.TENSORRT else ""
+    return f"{why} (engines: [{engine_choice.TENSORRT}] tries it anyway)" if why else ""
 
 
 def has_gpu() -> bool:
@@ -71,9 +69,9 @@ def leaves_engine(model: ModelConfig) -> bool:
 
 
 def _title(engine: str, trt: TrtBackend, models: Mapping[str, ModelConfig]) -> str:
-    if engine in (ORT, ORT_CUDA):
-        return f"ONNX Runtime on the {'GPU' if engine == ORT_CUDA else 'CPU'}"
-    if engine == TENSORRT_DLA:
+    if engine in (engine_choice.ORT, engine_choice.ORT_CUDA):
+        return f"ONNX Runtime on the {'GPU' if engine == engine_choice.ORT_CUDA else 'CPU'}"
+    if engine == engine_choice.TENSORRT_DLA:
         return f"{trt.library.title} with the DLA, as placement: asks for"
     fp16 = [name for name, model in models.items() if model.leaves_precision]
     which = "" if len(fp16) == len(models) else f" ({', '.join(fp16)})"
@@ -90,4 +88,4 @@ def _compilation_notes(models: Mapping[str, ModelConfig], trt: TrtBackend) -> li
         if any(facts.get(fact) != value for fact, value in trt.facts.items()):
             took = f"{seconds:.0f} s with TensorRT {facts['TensorRT']}" if seconds else "how long is not known yet"
             named.append(f"{name} ({took})")
-    return [f"compiled once: {', '.join(named)}", f"engines: [{ORT}] keeps to the CPU"] if named else []
+    return [f"compiled once: {', '.join(named)}", f"engines: [{engine_choice.ORT}] keeps to the CPU"] if named else []

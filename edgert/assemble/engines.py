@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Literal, Protocol
 from edgert.assemble.default_engines import leaves_engine
 from edgert.backend import Engine, backend
 from edgert.backend.chain import Chain, Skipped, why_not
-from edgert.board import THIS_MACHINE, detect
-from edgert.board.host import core_accelerators
+from edgert.board import THIS_MACHINE, detect, host
 from edgert.config import InferStage, ModelConfig, PipelineFile
 from edgert.config.engine_choice import ORT, ORT_CUDA, TENSORRT, TENSORRT_DLA
 from edgert.engine import build_engine, default_profile
@@ -203,7 +202,7 @@ class Placer:
 
     def __init__(self, file: PipelineFile) -> None:
         self._file = file
-        self._cores: Mapping[str, int] = core_accelerators()
+        self._cores: Mapping[str, int] = host.core_accelerators()
 
     def plan(self, name: str, config: ModelConfig, stage: InferStage, model: Callable[[], Model]) -> Cores | SplitModel:
         """Return the placement of a model for one stage; no cores for ``placement: auto``. Compiles nothing.

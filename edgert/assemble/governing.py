@@ -17,8 +17,7 @@ from edgert.assemble.run_settings import (
     with_clock_steps,
 )
 from edgert.backend import Engine
-from edgert.board import detect
-from edgert.board.host import core_count
+from edgert.board import detect, host
 from edgert.budget.loop import GovernorReport, Loop
 from edgert.budget.rules import Action, Budget, Rules, Setting, Stop, Switch, Tolerances, check_meter, check_settings
 from edgert.budget.watch import ALLOWED_TOLERANCES, CORES, CPU_TOLERANCES, VARIANT_TOLERANCES, Observer, Watch
@@ -31,10 +30,7 @@ from edgert.meters import clocks, reading, usage
 from edgert.meters.all import Meters, Model
 from edgert.placement.cost.power import power as power_of
 from edgert.placement.segment_engines import SegmentedEngine
-from edgert.runtime import Source, SourceRateLimiter
-from edgert.runtime.branches import ModelLevel
-from edgert.runtime.metrics import RecentLatency
-from edgert.runtime.throttle import CpuTokenBucket, QueuePressure
+from edgert.runtime import Source, SourceRateLimiter, branches, metrics, throttle
 from edgert.tracing import ThreadEvents
 
 _ASSUMED_HZ = 30.0  # rate of a camera, where the file leaves it open
@@ -209,7 +205,7 @@ class Governing:
         assembly, clock, budgets = self._assembly, self._environment.clock, file.config.budgets
         bucket = None
         if budgets.cpu is not None and budgets.when_exceeded == "degrade":
-            bucket = CpuTokenBucket(budgets.cpu, clock)  # shared by all sources
+            bucket = throttle.CpuTokenBucket(budgets.cpu, clock)  # shared by all sources
         limiters = dict[str, SourceRateLimiter]()
         for task in assembly.tasks:
             if isinstance(task.stage, Source):
@@ -218,10 +214,10 @@ class Governing:
         where = file.where("budgets")
         controls = Controls(plan.settings, assembly.choice, limiters, self._environment.power, self._fail, where)
         ends = [task.meter.latency for task in assembly.tasks if not task.wiring.outlets]
-        recent = RecentLatency(ends, _LATENCY_SAMPLES)
+        recent = metrics.RecentLatency(ends, _LATENCY_SAMPLES)
         # A full channel is normal behind a file, which waits; behind a camera, it means overload.
         channels = [channel for task in assembly.tasks for channel in task.wiring.inlet.channels]
-        pressure = QueuePressure([one for one in channels if assembly.live or one.drop != "never"])
+        pressure = throttle.QueuePressure([one for one in channels if assembly.live or one.drop != "never"])
         observer = Observer(
             self._meters,
             plan.rules.budget,
@@ -247,7 +243,7 @@ class Controls:
     """Controls of a running pipeline that a governor's actions use."""
 
     settings: tuple[RunSetting, ...]
-    choice: ModelLevel
+    choice: branches.ModelLevel
     limiters: Mapping[str, SourceRateLimiter]
     power: PowerSteps | None
     fail: Callable[[EdgertError], None]
@@ -294,7 +290,7 @@ def _cost(file: PipelineFile, live: bool, timed: Mapping[str, tuple[float, float
         for name, stage in stages.items()
         if isinstance(stage, InferStage) and stage.infer in timed and stage.parts is None
     ]
-    cores = float(core_count())
+    cores = float(host.core_count())
     if used and live:
         cores = min(cores, sum(cpu_s * hz for (cpu_s, _), hz in used))
     return Cost(rates_hz, cores if used else None, max((wall_s * 1e3 for (_, wall_s), _ in used), default=0.0))

@@ -5,8 +5,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TypeGuard, cast
 
-from edgert.backend import Engine
-from edgert.backend.gpu import GpuEngine, GpuTensor, OnHost
+from edgert.backend import Engine, gpu
 from edgert.config import InputConfig
 from edgert.engine import image_input
 from edgert.errors import DeviceError, ModelError
@@ -24,13 +23,13 @@ from edgert.stages.preprocess import layout_of
 log = logging.getLogger("edgert.source")
 
 
-def is_on_gpu(engine: Engine | SegmentedEngine) -> TypeGuard[GpuEngine]:
+def is_on_gpu(engine: Engine | SegmentedEngine) -> TypeGuard[gpu.GpuEngine]:
     """Return whether an engine's tensors are on a GPU."""
     return isinstance(getattr(engine, "device", None), CudaDevice)
 
 
 def gpu_inference(
-    engine: GpuEngine,
+    engine: gpu.GpuEngine,
     profile: str | None,
     config: InputConfig,
     decoder_for: Callable[[Size], Decoder],
@@ -44,8 +43,8 @@ def gpu_inference(
 ) -> GpuInference | None:
     """Return inference with separate sessions. If the host must prepare images, log why and return None.
 
-    With ``beside``, images are prepared and decoded on separate streams, while the engine works on other batches;
-    otherwise a batch has one stream, and engine and decoder are one CUDA graph. ``refines``: engines that can become
+    With ``beside``, images are prepared and decoded on separate streams, while the engine works on other batches.
+    Otherwise a batch has one stream, and engine and decoder are one CUDA graph. ``refines``: engines that can become
     faster while they run do so. ``side_by_side``: the GPU may run several batches at a time, where the engine supports
     it: more frames per second, each with a little more latency. Raises ModelError: the model's input is not an image,
     or its type is not supported. Raises DeviceError: there is too little memory.
@@ -100,8 +99,8 @@ def gpu_inference(
 
 
 def _host_tensors(
-    engine: GpuEngine, profile: str | None, config: InputConfig, decoder_for: Callable[[Size], Decoder], where: str
-) -> OnHost:
+    engine: gpu.GpuEngine, profile: str | None, config: InputConfig, decoder_for: Callable[[Size], Decoder], where: str
+) -> gpu.OnHost:
     """Return which tensors the host accesses when images are prepared on the GPU, from the engine's shapes.
 
     This matters where host and GPU share memory.
@@ -114,7 +113,7 @@ def _host_tensors(
         return "outputs"
     layout = layout_of(shapes[0], config.layout, 1 if config.color == "gray" else 3, where)
     height, width = shapes[0][2:] if layout == "nchw" else shapes[0][1:3]
-    network, outputs = (width, height), cast("Sequence[GpuTensor]", engine.outputs)
+    network, outputs = (width, height), cast("Sequence[gpu.GpuTensor]", engine.outputs)
     return "outputs" if why_on_host(outputs, engine.batched, decoder_for(network), network) else "none"
 
 
@@ -127,7 +126,7 @@ def _raise_priority(streams: Sequence[Stream], where: str) -> None:
         log.warning("%s: priority: high is not used: %s (%s)", where, error.what, error.why)
 
 
-def _target_for(image: GpuTensor, config: InputConfig, where: str) -> Target:
+def _target_for(image: gpu.GpuTensor, config: InputConfig, where: str) -> Target:
     shape = image.shape
     channels = 1 if config.color == "gray" else 3
     layout = layout_of(shape, config.layout, channels, where)

@@ -17,41 +17,22 @@ from edgert.assemble.pixels import mark_pixel_use, put_on_gpu
 from edgert.backend import Engine
 from edgert.backend.chain import Replicated
 from edgert.clock import REAL, Clock, NotedClock
-from edgert.config import PipelineFile, stages as section
-from edgert.config.flow import (
-    SEGMENT_QUEUE,
-    STAGE_QUEUE,
-    inputs_of,
-    queue_of,
-    reads_of,
-    score_before,
-    sources_of,
-    topological_order,
-    tracker_thresholds,
-    upstream,
-    variants_of,
-)
+from edgert.config import PipelineFile, flow, stages as section
 from edgert.errors import ConfigError, EdgertError, StageError
 from edgert.memory import Counter
 from edgert.memory.cuda import CudaDevice
 from edgert.placement.segment_engines import SegmentedEngine
 from edgert.policy import Drop, OnError
 from edgert.reporter import Bar
-from edgert.runtime import Graph, Result, Source, Stage, Task
+from edgert.runtime import Graph, Result, Source, Stage, Task, decisions
 from edgert.runtime.branches import Branch, Dispatch, ModelLevel, Reorder, branch_tasks
-from edgert.runtime.decisions import Journal
 from edgert.runtime.graph import connect
 from edgert.runtime.task import STOP_ON_FAILURE, FailurePolicy
+from edgert.stages import crop, draw, infer, preprocess, python, track
 from edgert.stages.context import Context, make_stage
-from edgert.stages.crop import CropDetections, CropRegion
 from edgert.stages.decode.record_check import RecordCheck
-from edgert.stages.draw import Draw, SimulationLabel
 from edgert.stages.gpu.infer_gpu import GpuInference
-from edgert.stages.infer import InferSegment, LastSegment
-from edgert.stages.preprocess import set_opencv_threads
-from edgert.stages.python import python_stage
 from edgert.stages.source.kinds import source_for, starts_over
-from edgert.stages.track import Track
 from edgert.user_code import load_object
 
 if TYPE_CHECKING:  # imported when needed, to start faster
@@ -149,7 +130,7 @@ class Assembly:
     make: Callable[[PipelineFile, str], Source | Stage] | None = None
     load: Callable[[PipelineFile, str], Loaded] | None = None
     keeps_engines: bool = False
-    journal: Journal | None = None
+    journal: decisions.Journal | None = None
     run: str = ""
     closed: bool = False
 
@@ -168,14 +149,14 @@ class Assembly:
         users = {
             name
             for name, stage in file.config.stages.items()
-            if isinstance(stage, section.InferStage) and model in variants_of(models, stage.infer)
+            if isinstance(stage, section.InferStage) and model in flow.variants_of(models, stage.infer)
         }
         tasks = [
             task
             for task in self.graph.tasks
             if task.name.partition(":")[0] in users
             and not isinstance(task.stage, Dispatch | Reorder)
-            and (not isinstance(task.stage, InferSegment) or isinstance(task.stage, LastSegment))
+            and (not isinstance(task.stage, infer.InferSegment) or isinstance(task.stage, infer.LastSegment))
         ]
         if len(tasks) != len(decoders):  # one task runs several stages
             tasks = tasks[:1] * len(decoders)
@@ -193,15 +174,15 @@ class Assembly:
         place = put_on_gpu(stages, {name: source}, self.devices)
         policy = failure_policy_of(stages[name], file.config.watchdog, endless=True)
         task = Task(name, source, policy=replace(policy, on_error=stages[name].on_error or "drop"))
-        task.execution.reads = reads_of(stages, self.devices)[name]
+        task.execution.reads = flow.reads_of(stages, self.devices)[name]
         if self.journal is not None:
             task.use_journal(self.journal)
         connected = list[Task]()
         try:
             for one, stage in stages.items():
-                if name in inputs_of(stage):
+                if name in flow.inputs_of(stage):
                     listener = self._first_task(one)
-                    graph.connect(task, listener, frozenset({name}), *queue_of(stages[name], stage, source.live))
+                    graph.connect(task, listener, frozenset({name}), *flow.queue_of(stages[name], stage, source.live))
                     connected.append(listener)
             graph.add(task)
         except BaseException:
@@ -209,7 +190,7 @@ class Assembly:
                 graph.disconnect(task, listener)
             raise
         self.ends, self.frames = {**self.ends, name: task}, {**self.frames, **place}
-        self.streams = {one: sources for one, sources in sources_of(stages).items() if one in self.ends}
+        self.streams = {one: sources for one, sources in flow.sources_of(stages).items() if one in self.ends}
 
     def _first_task(self, name: str) -> Task:
         """Return the task that receives a stage's input. Raises StageError if it belongs to another stage."""
@@ -225,7 +206,9 @@ class Assembly:
         self.graph.remove(self.ends[name])
         self.ends = {one: task for one, task in self.ends.items() if one != name}
         self.frames = {one: place for one, place in self.frames.items() if one != name}
-        self.streams = {one: sources for one, sources in sources_of(file.config.stages).items() if one in self.ends}
+        self.streams = {
+            one: sources for one, sources in flow.sources_of(file.config.stages).items() if one in self.ends
+        }
 
     def listen(self, stage: str, listener: Task, capacity: int, drop: Drop) -> None:
         """Connect a listener to the results of a stage."""
@@ -244,7 +227,7 @@ class Assembly:
             inference.close()
         for engine in () if self.keeps_engines else self.engines.values():
             engine.close()
-        set_opencv_threads(self.opencv_threads)
+        preprocess.set_opencv_threads(self.opencv_threads)
 
 
 def assemble(
@@ -322,12 +305,12 @@ class _Assembler:
         models: Models,
     ) -> None:
         self.file, self.callbacks, self.clock = file, callbacks, environment.clock
-        self.journal: Journal | None = None
+        self.journal: decisions.Journal | None = None
         self.run = environment.run or uuid4().hex
         if any(getattr(stage, "sink", "") == "mcap" for stage in file.config.stages.values()):
             self.clock = NotedClock() if self.clock is REAL else self.clock
             clock, choice = self.clock, models.choice
-            self.journal = Journal(lambda: (choice.level, getattr(clock, "offset_ns", 0)))
+            self.journal = decisions.Journal(lambda: (choice.level, getattr(clock, "offset_ns", 0)))
         self.config, self.directory = file.config, file.document.path.parent
         self.counter = Counter()
         self.models, self.label = models, environment.label
@@ -338,12 +321,12 @@ class _Assembler:
 
     def build(self) -> Assembly:
         """Return the assembly: the tasks of all stages, connected, and where their frames are."""
-        stages, models, streams = self.config.stages, self.models, sources_of(self.config.stages)
+        stages, models, streams = self.config.stages, self.models, flow.sources_of(self.config.stages)
         chains = self._make_tasks(streams)
         self._connect_tasks(chains, streams)
         tasks = [task for chain in chains.values() for task in chain]
         frames = put_on_gpu(stages, self.sources, models.devices, self.callbacks)
-        for name, reads in reads_of(stages, models.devices).items():
+        for name, reads in flow.reads_of(stages, models.devices).items():
             if not isinstance(stages[name], section.InferStage):
                 chains[name][0].execution.reads = reads
         for inference in models.inferences:
@@ -359,9 +342,9 @@ class _Assembler:
             models.inferences,
             models.choice,
             self.hooks,
-            opencv_threads=set_opencv_threads(1),
+            opencv_threads=preprocess.set_opencv_threads(1),
             frames=frames,
-            tracks=tracker_thresholds(stages, self.config.models),
+            tracks=flow.tracker_thresholds(stages, self.config.models),
             checks=models.checks,
             ends={name: chain[-1] for name, chain in chains.items()},
             listener=FailurePolicy("log" if self.endless else "stop", watchdog_s=self.config.watchdog),
@@ -383,7 +366,7 @@ class _Assembler:
     def _make_tasks(self, streams: Mapping[str, frozenset[str]]) -> dict[str, list[Task]]:
         """Return stage → its tasks in order, connected with each other but not with those of other stages."""
         stages, chains = self.config.stages, dict[str, list[Task]]()
-        order = topological_order(stages)
+        order = flow.topological_order(stages)
         for name in sorted(order, key=lambda name: not isinstance(stages[name], section.SourceStage)):
             self.live = any(self._is_live(tasks[-1]) for tasks in chains.values())
             chains[name] = self._tasks_of(name, stages[name], streams[name])
@@ -393,7 +376,7 @@ class _Assembler:
         for names in crop_chains(stages):
             run_together([chains[name] for name in names])
         for names in crop_siblings(stages):
-            run_beside([chains[name] for name in names], streams[names[0]], STAGE_QUEUE)
+            run_beside([chains[name] for name in names], streams[names[0]], flow.STAGE_QUEUE)
         return chains
 
     def _connect_tasks(self, chains: Mapping[str, list[Task]], streams: Mapping[str, frozenset[str]]) -> None:
@@ -406,9 +389,9 @@ class _Assembler:
         }
         fed = {tasks[0] for tasks in chains.values() if tasks[0].wiring.producers}
         for name, stage in stages.items():
-            for other in inputs_of(stage):
+            for other in flow.inputs_of(stage):
                 before, after = chains[other][-1], chains[name][0]
-                capacity, drop = queue_of(stages[other], stage, self._is_live(before))
+                capacity, drop = flow.queue_of(stages[other], stage, self._is_live(before))
                 if drop == "never" and other in simulated_cameras:
                     simulated_cameras.remove(other)
                     what, fix = "plays like a camera but waits for slow stages, so latency grows", "drop: oldest"
@@ -433,7 +416,7 @@ class _Assembler:
             branches = self.models.branches(name, stage, self.live)
             check_on_error(name, stage, branches, name in self.models.devices)
             is_split = any(len(branch.stages) > 1 for branch in branches)
-            capacity = SEGMENT_QUEUE if is_split else STAGE_QUEUE
+            capacity = flow.SEGMENT_QUEUE if is_split else flow.STAGE_QUEUE
             return branch_tasks(name, branches, streams, capacity, stage.every, self.models.choice)
         except EdgertError as error:
             raise self.file.located(error, where)  # noqa: B904 - the same error, with its place
@@ -465,29 +448,29 @@ class _Assembler:
             self.sources[name] = source_for(name, stage, *about)
             return self.sources[name]
         if isinstance(stage, section.DrawStage):
-            return Draw(name, stage, self.clock)
+            return draw.Draw(name, stage, self.clock)
         if isinstance(stage, section.CropStage):
             if isinstance(stage.crop, tuple):
-                return CropRegion(stage.crop)
-            return CropDetections(name, stage.crop)
+                return crop.CropRegion(stage.crop)
+            return crop.CropDetections(name, stage.crop)
         function: Any = self.callbacks.get(name) if isinstance(stage, section.SinkStage) else None
         code = getattr(stage, "python", None) if isinstance(stage, section.SinkStage | section.PythonStage) else None
         if function is None and code:
             function = load_object(code, where, self.directory)
         if isinstance(stage, section.PythonStage):
-            return python_stage(name, function, stage.args, where)
+            return python.python_stage(name, function, stage.args, where)
         context = self._context(name, function)
         if isinstance(stage, section.TrackStage):
-            return Track(name, stage, context)
+            return track.Track(name, stage, context)
         assert isinstance(stage, section.SinkStage | section.PackageStage)
         own: Stage = make_stage(stage, name, context)
         if self.label and isinstance(stage, section.SinkStage):
-            return SimulationLabel(own, self.label, stage.shows_images and stage.reads_images)
+            return draw.SimulationLabel(own, self.label, stage.shows_images and stage.reads_images)
         return own
 
     def _context(self, name: str, function: Callback | None) -> Context:
         """Return the context that gives a stage access to the pipeline, such as to the state of the run."""
-        sections = {other: self.config.stages[other] for other in upstream(self.config.stages, name)}
+        sections = {other: self.config.stages[other] for other in flow.upstream(self.config.stages, name)}
         before = sections.values()
         rates = [stage.fps for stage in before if isinstance(stage, section.SourceStage) and stage.fps]
         every = max((stage.every for stage in before if isinstance(stage, section.InferStage)), default=1)
@@ -501,9 +484,9 @@ class _Assembler:
 
         rate_hz = min(rates, default=_ASSUMED_RATE_HZ) / every
         again = all(starts_over(one, self.directory) for one in before if isinstance(one, section.SourceStage))
-        score = score_before(self.config.stages, self.config.models, name)
+        score = flow.score_before(self.config.stages, self.config.models, name)
         shared = self.directory, self.clock, self.counter, lambda: hooks.stats(), function, rate_hz, score, leave, again
-        reach = {one: self.sources[one] for one in sources_of(self.config.stages)[name]}
+        reach = {one: self.sources[one] for one in flow.sources_of(self.config.stages)[name]}
         swap_page, control = lambda: hooks.swap_page(), lambda line, who: hooks.control(line, who)
         recorded = self.run, self.journal, lambda: hooks.about()
         return Context(*shared, self.config.name, reach, sections, swap_page, control, *recorded)

@@ -37,8 +37,7 @@ from edgert.graph import clean, load, read, with_shapes
 from edgert.graph.count import peak_bytes
 from edgert.graph.model import tensor_bytes
 from edgert.meters import rss_bytes
-from edgert.stages.source.kinds import is_live as source_is_live, kind_of
-from edgert.stages.source.python_images import DEFAULT_SIZE
+from edgert.stages.source import kinds, python_images
 from edgert.units import format_bytes
 
 # Memory of frames: of sources, drawn images, decoders and encoders.
@@ -72,7 +71,7 @@ def frame_parts(file: PipelineFile) -> Iterator[Part]:
 
 def _source_parts(name: str, stage: SourceStage, file: PipelineFile) -> Iterator[Part]:
     width, height, note = _size(stage, file)
-    kind = kind_of(stage.source, file.document.path.parent)
+    kind = kinds.kind_of(stage.source, file.document.path.parent)
     pixel = _BGR if kind in ("python", "synthetic", "images", "api") else _I420
     stages = file.config.stages
     fed = [other for listener, other in stages.items() if name in upstream(stages, listener)]
@@ -99,13 +98,13 @@ def frame_size(stage: SourceStage, file: PipelineFile) -> tuple[int, int]:
 def _size(stage: SourceStage, file: PipelineFile) -> tuple[int, int, str]:
     if stage.size is not None:
         return (*stage.size, "")
-    kind = kind_of(stage.source, file.document.path.parent)
-    return (*DEFAULT_SIZE, "") if kind in ("python", "synthetic") else (*_ASSUMED_PX, "; size assumed")
+    kind = kinds.kind_of(stage.source, file.document.path.parent)
+    return (*python_images.DEFAULT_SIZE, "") if kind in ("python", "synthetic") else (*_ASSUMED_PX, "; size assumed")
 
 
 def is_live(stage: object, file: PipelineFile) -> bool:
     """Return whether a stage is a live source."""
-    return isinstance(stage, SourceStage) and source_is_live(stage, file.document.path.parent)
+    return isinstance(stage, SourceStage) and kinds.is_live(stage, file.document.path.parent)
 
 
 # Steps that reduce a pipeline's memory.

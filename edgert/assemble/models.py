@@ -9,17 +9,14 @@ from typing import Literal
 
 from pydantic import BaseModel
 
-from edgert.assemble import batches
-from edgert.assemble.default_engines import leaves_engine
+from edgert.assemble import batches, default_engines
 from edgert.assemble.engines import ChainEngines, Cores, Engines, Form, Placer, SplitModel, compile_split_model
 from edgert.assemble.gpu_models import gpu_inference, is_on_gpu
 from edgert.backend import Engine
 from edgert.backend.chain import Replicated
 from edgert.board.host import core_count, share_cores
 from edgert.clock import REAL, Clock
-from edgert.config import InferStage, ModelConfig, PipelineConfig, PipelineFile
-from edgert.config.flow import SEGMENT_QUEUE, upstream, users_of, variants_of
-from edgert.config.model_section import PythonTask, TaskConfig, TextTask
+from edgert.config import InferStage, ModelConfig, PipelineConfig, PipelineFile, flow, model_section
 from edgert.config.stages import PackageStage, PythonStage, SinkStage, SourceStage
 from edgert.engine import build_engine, check_open, image_input, output_shapes
 from edgert.errors import ConfigError, EdgertError
@@ -31,8 +28,7 @@ from edgert.policy import Batcher
 from edgert.reporter import Bar
 from edgert.runtime import Result, Stage
 from edgert.runtime.branches import Branch, ModelLevel
-from edgert.stages import infer
-from edgert.stages.crop import check_classes
+from edgert.stages import crop, infer, preprocess, tiles
 from edgert.stages.decode.decoder import Decoder
 from edgert.stages.decode.kinds import AGNOSTIC, checked_decoder, decoder_for, fitting_decoder, labels_of
 from edgert.stages.decode.needed import needed_outputs
@@ -40,13 +36,11 @@ from edgert.stages.decode.record_check import CheckedRecords, RecordCheck
 from edgert.stages.gpu.gpu_crops import CropModel, InferCropsOfModels
 from edgert.stages.gpu.infer_gpu import GpuInference, PendingInference
 from edgert.stages.gpu.infer_stage import GpuInfer
-from edgert.stages.preprocess import Preprocessor, check_levels
-from edgert.stages.tiles import InferTiles
 from edgert.wiring.head_activation import has_unknown_activation, with_activation
 
 log = logging.getLogger("edgert.models")
 
-TaskChange = Callable[[TaskConfig], Callable[[], None]]
+TaskChange = Callable[[model_section.TaskConfig], Callable[[], None]]
 """Function that makes a decoder for a changed task and returns the function that installs it. Raises EdgertError."""
 MOST_REPLICAS = 4
 """Maximum number of replicas, each with separate tensors; beyond four, an engine gets more threads instead."""
@@ -99,7 +93,7 @@ class Models:
 
         Raises EdgertError: the model cannot be loaded, or does not fit its section.
         """
-        names = variants_of(self.config.models, stage.infer)
+        names = flow.variants_of(self.config.models, stage.infer)
         if len(names) > 1 and any(self.config.models[one].placement != "auto" for one in names):
             return self._branches_by_level(name, stage, names, live)
         return self._branches(name, stage, self._model_section(stage.infer), live)
@@ -133,7 +127,7 @@ class Models:
 
     def _model_section(self, name: str) -> ModelConfig:
         config = self.config.models[name]
-        is_chosen = self.file.passed_over is not None and leaves_engine(config)
+        is_chosen = self.file.passed_over is not None and default_engines.leaves_engine(config)
         if self._compiler is not None and (is_chosen or config.placement == "gpu"):
             config = config.model_copy(update={"placement": "auto"})  # the chain of engines decides
         if config.tuning.spinning == "auto":
@@ -183,7 +177,7 @@ class Models:
 
     def _with_fallbacks(self, name: str, stage: InferStage, live: bool) -> list[Branch]:
         """Return the branches of a model and its fallback models, all loaded, in the same threads."""
-        names = variants_of(self.config.models, stage.infer)
+        names = flow.variants_of(self.config.models, stage.infer)
         _check_same_labels(self.file, names)
         count = replicas_of(self.config, stage.infer, live)
         threads = threads_of(self.config, stage.infer) // count
@@ -218,7 +212,7 @@ class Models:
         if batch is None:
             if stage.tiles is not None:
                 agnostic = bool(getattr(self._model_section(stage.infer).task, "options", {}).get(AGNOSTIC))
-                return InferTiles(name, inference, stage.tiles, stage.every, agnostic)
+                return tiles.InferTiles(name, inference, stage.tiles, stage.every, agnostic)
             if stage.crop is None:
                 return infer.Infer(name, inference, stage.every)
             return infer.InferCrops(name, inference, stage.crop, stage.every, self._reads_text(stage))
@@ -234,7 +228,7 @@ class Models:
         where = self.file.where("stages", name, "batch")
         batches.check_batch_size(stage, rows, where, self._compiler is not None and self._compiler.in_bundle)
         why_not_wait = batches.why_not_wait(self.config, name, self.directory) if on_gpu else batches.ON_PROCESSOR
-        for one in variants_of(self.config.models, stage.infer):
+        for one in flow.variants_of(self.config.models, stage.infer):
             engine = self.engines.get(one)
             if isinstance(engine, Engine):
                 batches.check_batched(self._outputs_of_all_frames(one, engine), where)
@@ -245,7 +239,7 @@ class Models:
         """Return the outputs without a batch dimension that a decoder of edgert reads."""
         names = [tensor.name for tensor in engine.outputs]
         needed = needed_outputs(output_shapes(engine), names) or range(len(names))
-        is_own = isinstance(self.config.models[name].task, PythonTask)
+        is_own = isinstance(self.config.models[name].task, model_section.PythonTask)
         return [] if is_own else [names[place] for place in needed if not engine.batched[place]]
 
     def _gpu_inference(
@@ -286,11 +280,11 @@ class Models:
         engine = self.engines.get(stage.infer)
         if not isinstance(engine, SegmentedEngine):
             engine = self.engines[stage.infer] = compile_split_model(cut)
-        chain = engine.chain(SEGMENT_QUEUE)
+        chain = engine.chain(flow.SEGMENT_QUEUE)
         image = image_input({t.name: chain.tensors(0)[t.name] for t in engine.inputs}, str(model.onnx))
         slots = [chain.tensors(slot)[image] for slot in range(chain.slots)]
         inputs = list({id(tensor): tensor for tensor in slots}.values())
-        preprocessors = [Preprocessor(model.input, tensor, str(model.onnx)) for tensor in inputs]
+        preprocessors = [preprocess.Preprocessor(model.input, tensor, str(model.onnx)) for tensor in inputs]
         decoder = self._checked_decoder(stage.infer, model, engine, preprocessors[0].network)
         middle = [infer.InferSegment(name, chain, number) for number in range(1, chain.segments - 1)]
         stages: Sequence[Stage] = [
@@ -304,7 +298,7 @@ class Models:
     def _host_inference(self, stage: InferStage, engine: Engine, model: ModelConfig) -> infer.HostInference:
         session = engine.session(stage.profile)
         tensor = session.inputs[image_input(session.inputs, str(model.onnx))]
-        preprocessor = Preprocessor(model.input, tensor, str(model.onnx))
+        preprocessor = preprocess.Preprocessor(model.input, tensor, str(model.onnx))
         decoder = self._checked_decoder(stage.infer, model, engine, preprocessor.network)
         return infer.HostInference(session, preprocessor, decoder, engine.batched)
 
@@ -326,7 +320,7 @@ class Models:
     ) -> None:
         """Register a reader of a model's outputs, whose decoder is replaced when the task changes."""
 
-        def new_decoder(task: TaskConfig) -> Callable[[], None]:
+        def new_decoder(task: model_section.TaskConfig) -> Callable[[], None]:
             return partial(take, self._decoder(name, model.model_copy(update={"task": task}), engine, network))
 
         self.decoders.setdefault(name, []).append(new_decoder)
@@ -374,27 +368,28 @@ class Models:
         if name in self._checked_inputs or getattr(image, "scale", None):  # a quantized int8 tensor
             return
         self._checked_inputs.add(name)
-        if lost := check_levels(config.input, image.dtype, where):
+        if lost := preprocess.check_levels(config.input, image.dtype, where):
             log.warning("model %s: %s", name, lost)
 
     def _reads_text(self, stage: InferStage) -> bool:
         """Return whether crops are rotated upright for the stage's model."""
-        return isinstance(self.config.models[stage.infer].task, TextTask)
+        return isinstance(self.config.models[stage.infer].task, model_section.TextTask)
 
 
 def check_stage_classes(file: PipelineFile, name: str) -> None:
     """Check that the classes of a stage can reach it, unless its own or a user's code may make more classes."""
     stages, models = file.config.stages, file.config.models
-    before = [stages[other] for other in upstream(stages, name)]
+    before = [stages[other] for other in flow.upstream(stages, name)]
     read = [models[stage.infer] for stage in before if isinstance(stage, InferStage)]
     if any(
-        isinstance(item, PythonStage | PythonTask | SinkStage) or (isinstance(item, PackageStage) and item.detects)
+        isinstance(item, PythonStage | model_section.PythonTask | SinkStage)
+        or (isinstance(item, PackageStage) and item.detects)
         for item in (stages[name], *before, *(model.task for model in read))
     ):
         return
     for keys, classes in _classes_in(stages[name]):
         labels = {label for model in read for label in labels_of(model)}
-        check_classes(classes, labels, file.where("stages", name, *keys))
+        crop.check_classes(classes, labels, file.where("stages", name, *keys))
 
 
 def _classes_in(part: object, *keys: str) -> Iterator[tuple[tuple[str, ...], tuple[str, ...]]]:
@@ -410,7 +405,7 @@ def _load_model(file: PipelineFile, bar: Bar | None, name: str, config: ModelCon
     """Return the model in the precision that is asked for; unchanged with ``backend: null``."""
     if config.input.shape.extents or config.input.size:
         check_open(load(config.onnx), config)
-    is_batched = any(stage.batch for stage in users_of(file.config.stages, file.config.models, name))
+    is_batched = any(stage.batch for stage in flow.users_of(file.config.stages, file.config.models, name))
     if config.backend == "null":
         from edgert.quantization.precision import check_precision  # imported when needed, to start faster
 
@@ -454,7 +449,7 @@ def _check_same_device(file: PipelineFile, on_gpu: Mapping[str, bool]) -> None:
 
 def batch_of(config: PipelineConfig, name: str) -> int:
     """Return the rows of a model of dynamic batch size: the largest number of crops or frames of its stages."""
-    users = users_of(config.stages, config.models, name)
+    users = flow.users_of(config.stages, config.models, name)
     return max([s.parts for s in users if s.parts] + [s.batch.max for s in users if s.batch], default=1)
 
 

@@ -4,13 +4,11 @@ import logging
 from collections.abc import Collection, Mapping, Sequence
 from typing import Protocol, runtime_checkable
 
-from edgert.config import stages as section
-from edgert.config.flow import reads_of, sources_of, stages_reached, upstream
+from edgert.config import flow, stages as section
 from edgert.errors import DeviceError
 from edgert.memory.cuda import CudaDevice
 from edgert.policy import Reads
-from edgert.runtime import Task
-from edgert.runtime.graph import release_pixels
+from edgert.runtime import Task, graph
 from edgert.stages.gpu.download import Downloader
 from edgert.stages.source.api import ApiSource
 from edgert.stages.source.gst_decoder import jetson_missing
@@ -47,12 +45,12 @@ def put_on_gpu(
     model on a GPU reads. Raises DeviceError: ``decode: gpu`` is not possible. Raises EdgertError: a source's file
     cannot be read.
     """
-    streams, reads, places = sources_of(stages), reads_of(stages, devices), dict[str, str]()
+    streams, reads, places = flow.sources_of(stages), flow.reads_of(stages, devices), dict[str, str]()
     for name, source in sources.items():
         stage = stages[name]
         if not isinstance(stage, section.SourceStage):
             continue
-        readers = stages_reached(stages, reads, name)  # stages before which no host copy was made
+        readers = flow.stages_reached(stages, reads, name)  # stages before which no host copy was made
         device = next((devices[reader] for reader in readers if reader in devices), None)
         reason = "" if device else _why_not_gpu(stages, [one for one in readers if reads[one] == "host"], devices)
         reason = reason or ("decode: cpu" if stage.decode == "cpu" else "")
@@ -105,7 +103,7 @@ def _host_copies(
 
 def _why_not_gpu(stages: Mapping[str, section.StageConfig], copied: Collection[str], devices: Collection[str]) -> str:
     """Return why no model on a GPU reads a source's frames in place."""
-    first = next((name for name in copied if any(name in upstream(stages, other) for other in devices)), None)
+    first = next((name for name in copied if any(name in flow.upstream(stages, other) for other in devices)), None)
     return (
         "no model reads them on a GPU" if first is None else f"before a model does, {_why_host(first, stages[first])}"
     )
@@ -129,4 +127,4 @@ def mark_pixel_use(tasks: Sequence[Task]) -> None:
     for task in tasks:
         if task.execution.reads in ("drawn", "host") and task.execution.download is None:
             task.execution.download = Downloader().to_host
-    release_pixels(tasks)
+    graph.release_pixels(tasks)

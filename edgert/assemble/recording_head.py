@@ -7,8 +7,7 @@ from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
 from edgert.assemble.models import replicas_of, threads_of
-from edgert.config import InferStage, PipelineFile, SourceStage
-from edgert.config.file_overlay import as_written
+from edgert.config import InferStage, PipelineFile, SourceStage, file_overlay
 from edgert.files import digest_of_file
 from edgert.runtime.stage import Source
 from edgert.stages.source.live import redact
@@ -51,7 +50,7 @@ def recorded_about(file: PipelineFile, assembly: Assembly) -> dict[str, Any]:
 
 def written_pipeline(file: PipelineFile) -> dict[str, Any]:
     """Return a pipeline file's data as written, without secrets in addresses and variables."""
-    data: dict[str, Any] = as_written(file.document.data, file.document.written)
+    data: dict[str, Any] = file_overlay.as_written(file.document.data, file.document.written)
     for name, stage in file.config.stages.items():
         if isinstance(stage, SourceStage) and name in data.get("stages", {}):
             data["stages"][name]["source"] = redact(str(data["stages"][name]["source"]))

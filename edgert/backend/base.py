@@ -17,9 +17,8 @@ import numpy.typing as npt
 
 from edgert import limits
 from edgert.errors import ArtifactError, BuildError, ModelError, nearest
-from edgert.graph import Model
+from edgert.graph import Model, type_inference
 from edgert.graph.model import label
-from edgert.graph.type_inference import custom_operator_of
 from edgert.memory import aligned_empty
 
 log = logging.getLogger("edgert.backend")
@@ -296,7 +295,7 @@ def static_shape(name: str, shape: Sequence[object], path: str) -> tuple[int, ..
 def refuse_custom_operators(model: Model, engine: str) -> None:
     """Raise BuildError, with the engine's name, if a node of the model has a custom operator."""
     for position, node in enumerate(model.proto.graph.node):
-        operator = custom_operator_of(node)
+        operator = type_inference.custom_operator_of(node)
         if operator is not None:
             raise BuildError(
                 f"{engine} cannot run node {label(node, position)!r}",

@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 
 from edgert import limits
-from edgert.dataset import labels as label_files
-from edgert.dataset.layouts import Annotated
+from edgert.dataset import labels as label_files, layouts
 from edgert.errors import ConfigError, cause, nearest
 from edgert.text_files import as_text
 
@@ -31,7 +30,7 @@ def file_in(folder: Path, points: bool) -> Path | None:
     return next(ranked, files[0] if files else None)
 
 
-def read_annotations(path: Path) -> Annotated:
+def read_annotations(path: Path) -> layouts.Annotated:
     """Return the images, boxes and categories in a file.
 
     Raises ConfigError: the file is not JSON, or an entry, which the error names, is not in COCO's format.
@@ -63,7 +62,7 @@ def read_annotations(path: Path) -> Annotated:
         if not isinstance(one.get("file_name"), str) or not one["file_name"]:
             raise _format_error(path, f"images[{n}].file_name", "expected the name of a file")
     boxes = tuple(_boxes(one, rows[number], shapes[number], path) for number, one in images.items())
-    return Annotated(tuple(one["file_name"] for one in images.values()), boxes, dict(sorted(names.items())))
+    return layouts.Annotated(tuple(one["file_name"] for one in images.values()), boxes, dict(sorted(names.items())))
 
 
 def _boxes(

@@ -16,8 +16,7 @@ from edgert.errors import StageError
 from edgert.memory import Counter, lend
 from edgert.runtime import Frame
 from edgert.runtime.frame import U8
-from edgert.stages.source.kinds import source_for
-from edgert.stages.source.python_images import scene_named
+from edgert.stages.source import kinds, python_images
 from edgert.user_code import check_object, code_name
 
 PREFIXES = (CODE_PREFIX, "synthetic:")
@@ -43,7 +42,7 @@ class GeneratedDataset:
         if f"{kind}:" == CODE_PREFIX:
             check_object(rest, self.where, None)
         else:
-            scene_named(rest, self.where)
+            python_images.scene_named(rest, self.where)
 
     def __len__(self) -> int:
         return self.count
@@ -79,7 +78,7 @@ class GeneratedDataset:
     def _make(self) -> None:
         written = {"source": self.source, "fps": _RATE_HZ, "seed": _SEED, "limit": self.count}
         stage, images = SourceStage.model_validate(written), []
-        with closing(source_for("dataset", stage, Counter(), REAL, Path())) as source:
+        with closing(kinds.source_for("dataset", stage, Counter(), REAL, Path())) as source:
             for frame in islice(source.frames(threading.Event()), self.count):
                 images.append(np.array(frame.to_bgr()))
                 frame.lease.release()

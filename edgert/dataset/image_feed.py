@@ -13,8 +13,7 @@ from edgert.engine import default_profile, wrong_inputs_error
 from edgert.errors import EdgertError
 from edgert.graph import Model, inputs
 from edgert.memory.buffer import aligned_empty
-from edgert.stages.crop import Geometry
-from edgert.stages.preprocess import Preprocessor
+from edgert.stages import crop, preprocess
 
 Array = npt.NDArray[Any]
 
@@ -62,7 +61,7 @@ class ImageFeed:
         """Return input name → new (rows, …) array; raise the errors of :meth:`image`."""
         return {self.input_name: np.repeat(self.image(index)[0], self.rows, axis=0)}
 
-    def image(self, index: int) -> tuple[Array, Geometry]:
+    def image(self, index: int) -> tuple[Array, crop.Geometry]:
         """Return a new (1, …) array, and the mapping back to the image's pixels.
 
         Raises ConfigError: the image cannot be read. Raises StageError: the image does not fit the input.
@@ -78,12 +77,12 @@ class ImageFeed:
             frame.lease.release()
         return tensor.copy(), geometry
 
-    def _tensor(self) -> tuple[Array, Preprocessor]:
+    def _tensor(self) -> tuple[Array, preprocess.Preprocessor]:
         """Return this thread's tensor, which keeps its border between images, and the preprocessor that writes it."""
         if not hasattr(self._local, "made"):
             tensor = aligned_empty(self.shape, self.dtype)
-            self._local.made = tensor, Preprocessor(self.input, tensor, self.input_name)
-        made: tuple[Array, Preprocessor] = self._local.made
+            self._local.made = tensor, preprocess.Preprocessor(self.input, tensor, self.input_name)
+        made: tuple[Array, preprocess.Preprocessor] = self._local.made
         return made
 
 

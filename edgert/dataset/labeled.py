@@ -24,11 +24,9 @@ from pathlib import Path
 
 import numpy as np
 
-from edgert.config import ClassifyTask, EmbedTask, KeypointsTask, SegmentTask, TaskConfig
-from edgert.config.model_section import DepthTask, ImageTask
-from edgert.dataset import coco_file, labels as label_files
+from edgert.config import ClassifyTask, EmbedTask, KeypointsTask, SegmentTask, TaskConfig, model_section
+from edgert.dataset import coco_file, labels as label_files, layouts
 from edgert.dataset.images import FileDataset, ImageDataset, fair_order, open_images
-from edgert.dataset.layouts import LOOKED_FOR, Annotated, read_boxes
 from edgert.errors import ConfigError, EdgertError, nearest
 from edgert.stages.source.stills import SUFFIXES
 
@@ -77,12 +75,12 @@ def open_dataset(
         if not isinstance(task, (ClassifyTask, EmbedTask, SegmentTask)):
             if path.is_dir() and (file := coco_file.file_in(path, of_points)) is not None:
                 return _coco_dataset(file, labels, limit)
-            if (there := read_boxes(path, limit, of_points)) is not None:
+            if (there := layouts.read_boxes(path, limit, of_points)) is not None:
                 folder, data = there
                 return _boxes_dataset(path, data, labels, _images_in(folder, data.files), data.files)
         if path.is_dir() and (found := _folder_dataset(path, task, labels, limit)) is not None:
             return found
-        note = f"no labels: versions are compared; searched for {LOOKED_FOR}, in {path}"
+        note = f"no labels: versions are compared; searched for {layouts.LOOKED_FOR}, in {path}"
         return LabeledDataset(path, open_images(source, limit=limit, where=where), notes=(note,))
     except EdgertError as error:
         raise error.at(where)  # noqa: B904 - the same error, with its place
@@ -96,7 +94,7 @@ def _coco_dataset(path: Path, labels: Sequence[str], limit: int | None) -> Label
 
 
 def _boxes_dataset(
-    path: Path, data: Annotated, labels: Sequence[str], images: FileDataset, chosen: Sequence[str]
+    path: Path, data: layouts.Annotated, labels: Sequence[str], images: FileDataset, chosen: Sequence[str]
 ) -> LabeledDataset:
     """Return the dataset of the chosen images and their boxes, with the model's classes."""
     numbers, note = class_numbers(data, labels, path)
@@ -145,10 +143,10 @@ def _find_pairs(path: Path, task: TaskConfig | None) -> tuple[Path, Mapping[str,
         return images, files, label_files.GroundTruthMasks
     if isinstance(task, SegmentTask) and (path / "SegmentationClass").is_dir() and (path / "JPEGImages").is_dir():
         return path / "JPEGImages", label_files.voc_masks(path), label_files.GroundTruthMasks
-    if isinstance(task, DepthTask) and images.is_dir() and (path / "depth").is_dir():
+    if isinstance(task, model_section.DepthTask) and images.is_dir() and (path / "depth").is_dir():
         files = label_files.pairs_of(images, path / "depth", (".npy", ".png"), "depth")
         return images, files, label_files.GroundTruthDepth
-    for one, other in _PICTURES if isinstance(task, ImageTask) else ():
+    for one, other in _PICTURES if isinstance(task, model_section.ImageTask) else ():
         if (path / one).is_dir() and (path / other).is_dir():
             files = label_files.pairs_of(path / one, path / other, sorted(SUFFIXES), "target")
             return path / one, files, label_files.GroundTruthPictures
@@ -188,7 +186,7 @@ def _images_in(folder: Path, names: Sequence[str]) -> FileDataset:
 # Mapping of the labels' categories to classes of the model.
 
 
-def class_numbers(annotated: Annotated, labels: Sequence[str], path: Path) -> tuple[dict[int, int], str]:
+def class_numbers(annotated: layouts.Annotated, labels: Sequence[str], path: Path) -> tuple[dict[int, int], str]:
     """Return category id → class index of the model, and a note on how this was determined.
 
     If the model's labels are known, names are matched, and categories without a label are left out. Otherwise ids that

@@ -10,12 +10,9 @@ from typing import Any, Literal
 import numpy as np
 
 from edgert.cluster import Cluster
-from edgert.dataset.labels import F64
-from edgert.dataset.layouts import LOOKED_FOR
+from edgert.dataset import labels, layouts
 from edgert.errors import ConfigError, nearest
-from edgert.evaluation.evaluate_model import Accuracy, Candidate, EvaluationSetup, evaluate
-from edgert.evaluation.score import LOWER_IS_BETTER, ImageScores
-from edgert.evaluation.track_metric import METRICS, needs_trackeval
+from edgert.evaluation import evaluate_model, score, track_metric
 
 RESAMPLES = 1000
 _INTERVAL = (2.5, 97.5)  # percentiles
@@ -61,8 +58,8 @@ class Comparison:
 
 
 def compare(
-    reference: Accuracy,
-    other: Accuracy,
+    reference: evaluate_model.Accuracy,
+    other: evaluate_model.Accuracy,
     metric: str | None = None,
     *,
     max_drop: float | None = None,
@@ -78,7 +75,7 @@ def compare(
         raise ConfigError(f"cannot compare results of {reference.images} and {other.images} images")
     name = chosen_metric(other.values, metric)
     first, second = reference.scores.get(name), other.scores[name]
-    sign = -1.0 if name in LOWER_IS_BETTER else 1.0
+    sign = -1.0 if name in score.LOWER_IS_BETTER else 1.0
     draws = sign * _drops(first, second, other.images)
     low, high = np.nanpercentile(draws, _INTERVAL) if np.isfinite(draws).any() else (np.nan, np.nan)
     before = reference.values[name] if first else 1.0
@@ -96,7 +93,7 @@ def chosen_metric(values: Mapping[str, float], metric: str | None) -> str:
     return metric or names[0]
 
 
-def _drops(reference: ImageScores | None, other: ImageScores, images: int) -> F64:
+def _drops(reference: score.ImageScores | None, other: score.ImageScores, images: int) -> labels.F64:
     """Return (:data:`RESAMPLES`,) drops for images drawn with replacement, always the same draws."""
     random, even = np.random.default_rng(0), np.full(images, 1 / images)
     drops, step = [], max(_NUMBERS // images, 1)
@@ -115,7 +112,7 @@ class EvaluationResult:
     """Several versions of one model, evaluated on the same images. The reference comes first."""
 
     metric: str
-    results: tuple[Accuracy, ...]
+    results: tuple[evaluate_model.Accuracy, ...]
     comparisons: tuple[Comparison, ...]
 
     @property
@@ -131,8 +128,8 @@ class EvaluationResult:
 
 
 def evaluate_versions(
-    candidates: Mapping[str, Candidate],
-    setup: EvaluationSetup,
+    candidates: Mapping[str, evaluate_model.Candidate],
+    setup: evaluate_model.EvaluationSetup,
     metric: str | None = None,
     *,
     max_drop: float | None = None,
@@ -150,12 +147,12 @@ def evaluate_versions(
     :class:`edgert.cluster.Cluster`.
     """
     name = _metric(setup, metric, len(candidates))
-    results: list[Accuracy] = []
+    results: list[evaluate_model.Accuracy] = []
     with closing(Cluster(dask)) if dask else nullcontext() as cluster:
         for version, candidate in candidates.items():
             on_progress = None if progress is None else partial(progress, version)
             reference = results[0] if results else None
-            result = evaluate(
+            result = evaluate_model.evaluate(
                 candidate,
                 setup,
                 name=version,
@@ -176,9 +173,9 @@ def evaluate_versions(
     return EvaluationResult(name, tuple(results), comparisons)
 
 
-def _metric(setup: EvaluationSetup, metric: str | None, versions: int) -> str | None:
-    if metric in METRICS:
-        needs_trackeval()
+def _metric(setup: evaluate_model.EvaluationSetup, metric: str | None, versions: int) -> str | None:
+    if metric in track_metric.METRICS:
+        track_metric.needs_trackeval()
     if metric is not None:
         chosen_metric(dict.fromkeys(setup.scorer.metrics, 0.0), metric)
     is_labeled = setup.dataset.ground_truth is not None
@@ -188,6 +185,6 @@ def _metric(setup: EvaluationSetup, metric: str | None, versions: int) -> str | 
             why="cosine compares two models, and only one is given"
             if is_labeled
             else f"{setup.dataset.path} has no labels that edgert understands, and only one model is given",
-            fix=f"give labeled images ({LOOKED_FOR}), or a second model to compare with: --against other.onnx",
+            fix=f"give labeled images ({layouts.LOOKED_FOR}), or a second model to compare with: --against other.onnx",
         )
     return metric

@@ -17,8 +17,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from edgert.backend import Engine, trial_run
-from edgert.backend.base import Array
+from edgert.backend import Engine, base, trial_run
 from edgert.board.host import core_count
 from edgert.cluster import Cluster
 from edgert.config import ClassifyTask, DetectTask, KeypointsTask, ModelConfig, TaskConfig
@@ -42,7 +41,7 @@ similar values."""
 LEAST_BOXES = 100
 _LEAST_CLASSES, _EVERY_CLASS = 5, 100_000
 
-Run = Callable[[Mapping[str, Array]], Mapping[str, Array]]
+Run = Callable[[Mapping[str, base.Array]], Mapping[str, base.Array]]
 """Function from input name → (1, …) array to output name → array, called from several threads at once.
 
 A :class:`~edgert.backend.ort.Function` is one."""
@@ -75,7 +74,7 @@ class EvaluationSetup:
     def __len__(self) -> int:
         return len(self.feed)
 
-    def image_outputs(self, found: Mapping[str, Array]) -> list[Array]:
+    def image_outputs(self, found: Mapping[str, base.Array]) -> list[base.Array]:
         """Return one image's outputs in the form that the decoder takes. Raises ModelError: an output is missing."""
         if missing := [name for name in self.outputs if name not in found]:
             raise ModelError(f"the model has no output {missing[0]!r}", why=f"it has {', '.join(found)}")
@@ -137,7 +136,7 @@ def runner(engine: Engine) -> Callable[[], Run]:
         session = engine.session()
         names = [tensor.name for tensor in engine.outputs]
 
-        def run(feeds: Mapping[str, Array]) -> Mapping[str, Array]:
+        def run(feeds: Mapping[str, base.Array]) -> Mapping[str, base.Array]:
             for name, array in feeds.items():
                 if name not in session.inputs or session.inputs[name].shape[1:] != array.shape[1:]:
                     takes = ", ".join(f"{own} {list(bound.shape)}" for own, bound in session.inputs.items())

@@ -11,8 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from edgert.evaluation.score import SAME_IOU, overlaps
-from edgert.stages.decode.decoder import is_rows_of_six, roles_of
-from edgert.stages.decode.guess import MOST_QUERIES
+from edgert.stages.decode import decoder, guess
 
 Outputs = Mapping[str, npt.NDArray[Any]]
 _APART = 0.05
@@ -101,7 +100,7 @@ def _column_boxes(outputs: Outputs) -> _Boxes | None:
         arrays = dict(outputs)  # one box without a batch dimension
     names = list(arrays)
     flat = [name for name in names if arrays[name].ndim < 3 and "keypoint" not in name]
-    roles = roles_of([arrays[name].shape for name in flat])
+    roles = decoder.roles_of([arrays[name].shape for name in flat])
     if roles is None:
         return None
     integer = [index for index in roles.rows if arrays[flat[index]].dtype.kind in "iu"]
@@ -116,9 +115,9 @@ def _column_boxes(outputs: Outputs) -> _Boxes | None:
 
 def _row_boxes(outputs: Outputs) -> _Boxes | None:
     arrays = [array[0] if array.ndim == 3 else array for array in outputs.values()]
-    if not is_rows_of_six([array.shape for array in arrays]):
+    if not decoder.is_rows_of_six([array.shape for array in arrays]):
         return None
-    if len(arrays[0]) > MOST_QUERIES or np.any(arrays[0][:, 5] % 1):  # cells as rows, or scores of two classes
+    if len(arrays[0]) > guess.MOST_QUERIES or np.any(arrays[0][:, 5] % 1):  # cells as rows, or scores of two classes
         return None
     table = arrays[0][arrays[0][:, 4] > 0]
     return _Boxes(table[:, :4], table[:, 5], {})

@@ -12,12 +12,10 @@ from edgert.config import ModelConfig
 from edgert.dataset import ImageDataset, ImageFeed, feed_of, open_images
 from edgert.engine import default_profile
 from edgert.errors import CalibrationError, EdgertError, ModelError
-from edgert.graph import Model, Shapes, clean, inputs, load, raise_opset, read, with_shapes, write
-from edgert.graph.operators import QDQ, WEIGHTED, about, is_integer
+from edgert.graph import Model, Shapes, clean, inputs, load, operators, raise_opset, read, with_shapes, write
+from edgert.quantization.calibration import value_histogram, walk
 from edgert.quantization.calibration.range_calibrator import calibrate
 from edgert.quantization.calibration.ranges import RangeTable, load_table
-from edgert.quantization.calibration.value_histogram import Histogram
-from edgert.quantization.calibration.walk import Feeds
 from edgert.quantization.equalization import smooth_activations
 from edgert.quantization.quantizer import Recipe, equalize_model, match_names
 from edgert.quantization.run import DEFAULT_RUN, Run, needs_images
@@ -51,26 +49,26 @@ def prepare(model: Model, shapes: Mapping[str, Sequence[int]] | None = None) -> 
     if not any(is_weighted(graph, node) for node in graph.nodes):
         raise ModelError(
             f"model {str(model.path)!r} has nothing to quantize",
-            why=f"no {', '.join(sorted(WEIGHTED))} in it has stored float32 weights",
+            why=f"no {', '.join(sorted(operators.WEIGHTED))} in it has stored float32 weights",
             fix="run it in float: precision: fp32",
         )
     for node in graph.nodes:
         if node.domain:
             log.info("%s: node %r (%s.%s) stays in float", model.path, node.name, node.domain, node.op)
-        elif about(node.op).kind == "control":
+        elif operators.about(node.op).kind == "control":
             log.info("%s: the graph inside node %r (%s) stays in float", model.path, node.name, node.op)
     return ready
 
 
 def _check_types(model: Model) -> None:
     graph, name = read(model), f"model {str(model.path)!r}"
-    integer = next((node for node in graph.nodes if node.op in QDQ or is_integer(node.op)), None)
+    integer = next((node for node in graph.nodes if node.op in operators.QDQ or operators.is_integer(node.op)), None)
     narrow = [name for name, array in graph.constants.items() if array.dtype.name in _16_BITS]
     narrow += [spec.name for spec in graph.inputs if spec.dtype in _16_BITS]
     if integer is not None:
         what, why = "is already quantized", f"node {integer.name!r} is {integer.op}"
         fix = "give the float model it was made from; or run this one as it is: precision: fp32"
-        if not any(is_integer(node.op) for node in graph.nodes):
+        if not any(operators.is_integer(node.op) for node in graph.nodes):
             fix += "; or take the scales of its Q/DQ nodes to a DLA: edgert quantize --target cache, or --target dla"
     elif narrow:
         what = "is a float16 model"
@@ -123,13 +121,13 @@ class CalibratedModel:
     feed: ImageFeed | None
     whole: Scheme | None = None
 
-    def feeds(self, count: int, first: int = 0) -> Sequence[Feeds]:
+    def feeds(self, count: int, first: int = 0) -> Sequence[walk.Feeds]:
         """Return up to ``count`` images from number ``first`` on, as the model's inputs; empty without images."""
         if self.feed is None:
             return []
         return [self.feed.feeds(index) for index in range(first, min(first + count, len(self.feed)))]
 
-    def measure_missing(self) -> Mapping[str, Histogram]:
+    def measure_missing(self) -> Mapping[str, value_histogram.Histogram]:
         """Return histograms of the tensors missing from the table, measured on the same images.
 
         Raises CalibrationError: there are no images.

@@ -12,14 +12,10 @@ from edgert._version import __version__
 from edgert.backend import backend
 from edgert.board.host import core_count, cpu_name
 from edgert.config import ModelConfig, PythonTask
-from edgert.evaluation import EvaluationResult, compare
-from edgert.evaluation.score import LOWER_IS_BETTER
+from edgert.evaluation import EvaluationResult, compare, score
 from edgert.graph import Model, load, to_bytes
-from edgert.quantization import describe_layers
-from edgert.quantization.calibration.ranges import RangeTable
-from edgert.quantization.calibration.threshold import PERCENTILE
-from edgert.quantization.int8_model import QuantizationResult
-from edgert.quantization.quantizer import Recipe
+from edgert.quantization import describe_layers, int8_model, quantizer
+from edgert.quantization.calibration import ranges, threshold
 from edgert.quantization.scheme.units import Target
 from edgert.report.quantization_record import AccuracyRow, LayerRow, Missing, Note, Provenance, QuantizationReport
 
@@ -33,7 +29,7 @@ _STEPS = {
 }
 
 
-def provenance(model: Model, table: RangeTable | None, method: str, command: str, source: str) -> Provenance:
+def provenance(model: Model, table: ranges.RangeTable | None, method: str, command: str, source: str) -> Provenance:
     """Return the facts needed to reproduce a result."""
     versions = {"edgert": __version__} | {name: _version(name) for name in _PACKAGES}
     cores = core_count()
@@ -50,7 +46,7 @@ def provenance(model: Model, table: RangeTable | None, method: str, command: str
     )
 
 
-def settings(config: ModelConfig, recipe: Recipe | None = None) -> Mapping[str, str]:
+def settings(config: ModelConfig, recipe: quantizer.Recipe | None = None) -> Mapping[str, str]:
     """Return the section's precision settings, and the stored types of activations and weights, by name."""
     found: dict[str, str] = {}
     for name in _SECTIONS:
@@ -69,9 +65,9 @@ def settings(config: ModelConfig, recipe: Recipe | None = None) -> Mapping[str, 
     return found
 
 
-def method_text(table: RangeTable, recipe: Recipe) -> str:
+def method_text(table: ranges.RangeTable, recipe: quantizer.Recipe) -> str:
     """Return the method of choosing thresholds as text: ``"mse"``, or ``"auto: …"`` for one per tensor."""
-    shares = {"percentile": f"percentile {PERCENTILE:g}"}
+    shares = {"percentile": f"percentile {threshold.PERCENTILE:g}"}
     if not recipe.choose and not table.chosen:
         return shares.get(table.method, table.method)
     used = {table.chosen.get(name, table.method) for name in table.histograms}
@@ -119,7 +115,7 @@ _SETTLED = "ranges settled"
 """Beginning of the only line among a table's warnings that is not a warning."""
 
 
-def summary(outcome: QuantizationResult) -> tuple[str, ...]:
+def summary(outcome: int8_model.QuantizationResult) -> tuple[str, ...]:
     """Return the main facts as lines of text; layers are counted as in the report."""
     layers = describe_layers.layer_rows(outcome)
     others = Counter(layer.precision for layer in layers)
@@ -142,7 +138,7 @@ _LEAST_LOSS, _MOST_BLAMED = 0.005, 3
 _NO_POINTS = ("psnr", "rmse")  # in decibels and meters
 
 
-def _loss(outcome: QuantizationResult, layers: Sequence[LayerRow]) -> Iterator[str]:
+def _loss(outcome: int8_model.QuantizationResult, layers: Sequence[LayerRow]) -> Iterator[str]:
     """Yield the layers behind a loss of more than half a point, and how to keep them in higher precision."""
     drop = None if outcome.evaluation is None else outcome.evaluation.comparisons[0]
     if drop is None or drop.drop <= _LEAST_LOSS or drop.metric in _NO_POINTS:
@@ -163,7 +159,7 @@ def _loss(outcome: QuantizationResult, layers: Sequence[LayerRow]) -> Iterator[s
 
 
 def describe(
-    outcome: QuantizationResult,
+    outcome: int8_model.QuantizationResult,
     config: ModelConfig,
     *,
     command: str = "",
@@ -220,7 +216,7 @@ def accuracy_rows(
                 one.images,
                 "plain" if one.metric in ("cosine", *_NO_POINTS) else "percent",
                 labeled,
-                one.metric in LOWER_IS_BETTER,
+                one.metric in score.LOWER_IS_BETTER,
             )
             for one in found
         ]
@@ -232,7 +228,7 @@ def sizes_bytes(models: Mapping[str, Model]) -> Mapping[str, int]:
     return {name: len(to_bytes(model)) for name, model in models.items()}
 
 
-def _notes(outcome: QuantizationResult) -> Iterator[Note]:
+def _notes(outcome: int8_model.QuantizationResult) -> Iterator[Note]:
     for text in (*outcome.warnings, *outcome.table.warnings):
         yield Note(_sentence(text), level="note" if text.startswith(_SETTLED) else "warning")
     if outcome.search is not None:

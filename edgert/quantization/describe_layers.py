@@ -3,8 +3,7 @@
 from collections import Counter
 from collections.abc import Iterator, Mapping
 
-from edgert.graph import Graph, Node, read
-from edgert.graph.operators import WEIGHTED
+from edgert.graph import Graph, Node, operators, read
 from edgert.quantization.calibration.ranges import RangeTable
 from edgert.quantization.calibration.threshold import METHODS, threshold
 from edgert.quantization.int8_model import QuantizationResult
@@ -30,7 +29,7 @@ def layer_rows(outcome: QuantizationResult) -> tuple[LayerRow, ...]:
     plan, made = outcome.quantized.scheme, outcome.quantized.graph
     quantized = {unit.name for unit in plan.units}
     # weighted nodes whose rounded weights are stored in floating point
-    halfway = {node.name for node in made.nodes if node.op in WEIGHTED and node.inputs[1] in made.constants}
+    halfway = {node.name for node in made.nodes if node.op in operators.WEIGHTED and node.inputs[1] in made.constants}
     rows = []
     for node in graph.nodes:
         if not _is_layer(graph, node, outcome):

@@ -12,8 +12,7 @@ import numpy.typing as npt
 
 from edgert.backend.ort import Function
 from edgert.errors import CalibrationError
-from edgert.graph import Graph, Model, Node, TensorSpec, extract, write
-from edgert.graph.draft import Builder
+from edgert.graph import Graph, Model, Node, TensorSpec, draft, extract, write
 from edgert.quantization.calibration.walk import Feeds
 from edgert.quantization.lowering.weights import F64, from_kernel_layout
 from edgert.quantization.scheme.channels import FIXED, Channels, Gate, Layer, channels, expand_hard_swish, gates
@@ -45,7 +44,7 @@ def equalize(graph: Graph, plan: Sequence[Scaling] | None = None) -> Graph:
     """Return the graph with equalized weights; it computes the same, up to rounding of the new weights."""
     by_name = {scaling.node: scaling for scaling in (scalings(graph) if plan is None else plan)}
     layers = {layer.kernel.node.name: layer for layer in channels(graph).layers}
-    builder = Builder(graph)
+    builder = draft.Builder(graph)
     for node in graph.nodes:
         scaling = by_name.get(node.name)
         builder.nodes.append(node if scaling is None else _rescale(layers[node.name], scaling, builder))
@@ -120,7 +119,7 @@ def _unscalable(classes: Channels) -> npt.NDArray[np.bool_]:
     return held
 
 
-def _rescale(layer: Layer, scaling: Scaling, builder: Builder) -> Node:
+def _rescale(layer: Layer, scaling: Scaling, builder: draft.Builder) -> Node:
     """Return the node with new weights, stored under new names, since other nodes may read the old ones."""
     kernel, node, stored = layer.kernel, layer.kernel.node, builder.graph.constants
     values = kernel.values * _kernel_factor(layer, scaling.inputs, scaling.outputs)
@@ -200,7 +199,7 @@ def channel_peaks(graph: Graph, tensors: Sequence[str], feeds: Sequence[Feeds], 
 
     Raises BuildError: ONNX Runtime cannot run the graph.
     """
-    builder, outputs = Builder(graph), dict[str, str]()
+    builder, outputs = draft.Builder(graph), dict[str, str]()
     builder.nodes.extend(graph.nodes)
     for tensor in dict.fromkeys(tensors):
         outputs[tensor] = builder.add("Abs", [tensor], builder.name(f"{tensor}_magnitude"))
@@ -221,7 +220,7 @@ def channel_peaks(graph: Graph, tensors: Sequence[str], feeds: Sequence[Feeds], 
 
 def _restore_gate_inputs(graph: Graph, found: Sequence[Gate], classes: Channels, shifts: Exponents) -> Graph:
     """Return the graph with a Mul before the g of every gate with scaled channels."""
-    builder, specs, restored = Builder(graph), dict(graph.specs), dict[str, str]()
+    builder, specs, restored = draft.Builder(graph), dict(graph.specs), dict[str, str]()
     tensors = {gate.tensor for gate in found if gate.tensor in classes.labels}
     scaled = {tensor for tensor in tensors if shifts[classes.labels[tensor]].any()}
     readers = {name: gate.tensor for gate in found if gate.tensor in scaled for name in gate.readers}

@@ -9,15 +9,13 @@ from edgert.backend.ort import Function
 from edgert.board.host import cpu_name
 from edgert.dataset import LabeledDataset, open_dataset
 from edgert.errors import CalibrationError, ConfigError
-from edgert.evaluation import EvaluationResult, EvaluationSetup, evaluate_versions, open_evaluation
-from edgert.evaluation.score import is_uninformative
+from edgert.evaluation import EvaluationResult, EvaluationSetup, evaluate_versions, open_evaluation, score
 from edgert.files import replace_text
 from edgert.graph import Model, load
+from edgert.quantization import quantization_error, variants
 from edgert.quantization.describe import accuracy_rows, describe, engine_text, provenance, settings, sizes_bytes
-from edgert.quantization.quantization_error import is_clear, noisy_outputs, output_noise
 from edgert.quantization.run import Run
 from edgert.quantization.section import ModelSection, model_section
-from edgert.quantization.variants import Version, make_versions
 from edgert.report.quantization_page import render
 from edgert.report.quantization_record import REFERENCE, Note, QuantizationReport, SpeedRow
 from edgert.reporter import OnProgress, Reporter, reporter_of
@@ -31,7 +29,7 @@ _OF_FILES = "Layers and activations are known only for models that edgert quanti
 _NO_SPEED = "Not measured: an emulation takes longer than the device."
 
 
-def _detailed_report(main: Version, labeled: bool, command: str) -> QuantizationReport:
+def _detailed_report(main: variants.Version, labeled: bool, command: str) -> QuantizationReport:
     assert main.quantized is not None
     made = main.quantized
     report = describe(made.outcome(labeled), made.config, command=command, source=made.source)
@@ -58,7 +56,7 @@ class Evaluation:
     section: ModelSection
     result: EvaluationResult
     dataset: LabeledDataset
-    versions: Mapping[str, Version]
+    versions: Mapping[str, variants.Version]
     others: Mapping[str, Model]
     unfinished: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
@@ -208,7 +206,7 @@ def _evaluate_section(
         reference, config, dataset, labels=labels, directory=section.directory, where=where, tracking=section.tracking
     )
     try:
-        made = make_versions(
+        made = variants.make_versions(
             config,
             dataset.images,
             run,
@@ -254,8 +252,8 @@ def _warnings(candidates: Mapping[str, Any], found: EvaluationResult, setup: Eva
     for one in others:
         version = candidates[one.name]
         other = Function(version) if isinstance(version, Model) else version
-        noise_db = output_noise(reference, other, map(setup.feed.feeds, range(count)))
-        yield from (f"{one.name}: {text}" for text in noisy_outputs(noise_db, noise_db))
-        clear &= is_clear(noise_db, noise_db)
-    if found.metric == "agreement" and not clear and (why := is_uninformative(first.notes)):
+        noise_db = quantization_error.output_noise(reference, other, map(setup.feed.feeds, range(count)))
+        yield from (f"{one.name}: {text}" for text in quantization_error.noisy_outputs(noise_db, noise_db))
+        clear &= quantization_error.is_clear(noise_db, noise_db)
+    if found.metric == "agreement" and not clear and (why := score.is_uninformative(first.notes)):
         yield f"agreement with {first.name} says little: {why}"

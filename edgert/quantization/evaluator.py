@@ -10,14 +10,12 @@ from edgert.backend.ort import Function
 from edgert.config import ClassifyTask, DetectTask, EmbedTask, KeypointsTask, ModelConfig, SegmentTask, TaskConfig
 from edgert.dataset import ImageDataset, LabeledDataset, open_dataset
 from edgert.errors import CalibrationError
-from edgert.evaluation import Accuracy, Candidate, EvaluationResult, compare, evaluate, open_evaluation
+from edgert.evaluation import Accuracy, Candidate, EvaluationResult, compare, evaluate, open_evaluation, score
 from edgert.evaluation.compare import chosen_metric
-from edgert.evaluation.score import LOWER_IS_BETTER
 from edgert.graph import Model
+from edgert.quantization import quantization_error, quantizer
 from edgert.quantization.calibrated import CalibratedModel
 from edgert.quantization.calibration.walk import Feeds
-from edgert.quantization.quantization_error import OutputNoise
-from edgert.quantization.quantizer import Quantized
 from edgert.quantization.run import DEFAULT_RUN, Run
 from edgert.runtime import Frame
 from edgert.stages.decode.kinds import labels_of
@@ -59,9 +57,9 @@ class NoiseEvaluator:
     metric, floor, goal, is_strict = "signal in the outputs", 1 - NOISY, 1 - QUIET, False
 
     def __init__(self, model: Model, feeds: Sequence[Feeds], stop: threading.Event | None = None) -> None:
-        self._noise = OutputNoise(model, feeds, stop)
+        self._noise = quantization_error.OutputNoise(model, feeds, stop)
 
-    def evaluate(self, quantized: Quantized) -> Result:
+    def evaluate(self, quantized: quantizer.Quantized) -> Result:
         """Return the result of a model; raise CalibrationError after a stop, BuildError if it cannot be run."""
         return Result(1 - self._noise.measure(Function(quantized.model, fused=quantized.scheme.target == "ort")))
 
@@ -88,7 +86,7 @@ class TaskEvaluator:
             first = min(CORRECTION_IMAGES, max(0, len(images) - AGREEMENT_IMAGES))
             some = range(first, min(first + AGREEMENT_IMAGES, len(images)))
             dataset = LabeledDataset(config.onnx, _ImageSubset(images, some))
-        self.metric = f"1 - {self._measured}" if self._measured in LOWER_IS_BETTER else self._measured
+        self.metric = f"1 - {self._measured}" if self._measured in score.LOWER_IS_BETTER else self._measured
         self.setup = open_evaluation(
             calibrated.model,
             config,
@@ -104,7 +102,7 @@ class TaskEvaluator:
         """Result of FP32."""
         return self._evaluate(self._model, "fp32", None)
 
-    def evaluate(self, quantized: Quantized) -> Result:
+    def evaluate(self, quantized: quantizer.Quantized) -> Result:
         """Return the result of a quantized model; see :class:`NoiseEvaluator`.
 
         A model for ONNX Runtime is run as it is. One for TensorRT is emulated, with Q/DQ as the standard defines them.
@@ -138,7 +136,7 @@ class TaskEvaluator:
         return chosen_metric(result.values, self._measured if self.is_strict else None)
 
     def _value_of(self, measured: float) -> float:
-        return 1 - measured if self._measured in LOWER_IS_BETTER else measured
+        return 1 - measured if self._measured in score.LOWER_IS_BETTER else measured
 
     def _evaluate(self, candidate: Candidate, name: str, reference: Accuracy | None) -> Accuracy:
         bar = None if self._run.bar is None else partial(self._run.bar, name)

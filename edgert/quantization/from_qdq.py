@@ -8,23 +8,13 @@ import numpy as np
 from dla import Target as Dla
 from edgert.config import ModelConfig
 from edgert.errors import CalibrationError, ModelError
-from edgert.graph import Graph, Model, clean, load, read, with_shapes, write
-from edgert.graph.operators import about
+from edgert.graph import Graph, Model, clean, load, operators, read, with_shapes, write
 from edgert.quantization.calibrated import calibration_shapes
-from edgert.quantization.lowering.emulate import execution_modes, unrounded_tensors
+from edgert.quantization.lowering import emulate, trt_form, weights
 from edgert.quantization.lowering.lower import lower
-from edgert.quantization.lowering.trt_form import dla_groups, write_cache
-from edgert.quantization.lowering.weights import LIMIT, scale_axis, weight_scales
+from edgert.quantization.scheme import units
 from edgert.quantization.scheme.scheme import scheme
 from edgert.quantization.scheme.trt_scheme import layer_precisions
-from edgert.quantization.scheme.units import (
-    USUAL_DLA,
-    Scheme,
-    clip_behind,
-    data_inputs,
-    is_weighted,
-    tensors_to_calibrate,
-)
 from edgert.quantization.strip_qdq import Step, strip_qdq
 
 _TOLERANCE = 1e-3
@@ -34,11 +24,11 @@ _TOLERANCE = 1e-3
 def _weight_problems(graph: Graph, steps: Mapping[str, Step]) -> Iterator[str]:
     """Yield a sentence for each weighted node whose scales differ from those that TensorRT computes, max|w| / 127."""
     for node in graph.nodes:
-        if not is_weighted(graph, node) or node.inputs[1] not in steps:
+        if not units.is_weighted(graph, node) or node.inputs[1] not in steps:
             continue
         weight, step = graph.constants[node.inputs[1]], steps[node.inputs[1]]
-        axis = scale_axis(node, weight)
-        computed = weight_scales(weight, axis)
+        axis = weights.scale_axis(node, weight)
+        computed = weights.weight_scales(weight, axis)
         others = None if axis is None else tuple(dim for dim in range(weight.ndim) if dim != axis)
         alive = np.abs(weight).max(axis=others, initial=0.0) > 0
         if not step.is_per_tensor and step.scale.size != computed.size:
@@ -54,7 +44,7 @@ def _weight_problems(graph: Graph, steps: Mapping[str, Step]) -> Iterator[str]:
             )
 
 
-_UNIT = float(np.float32(1) / np.float32(LIMIT))
+_UNIT = float(np.float32(1) / np.float32(weights.LIMIT))
 """Scale of tensors without a range whose operator bounds them to ±1."""
 _SAME = 1e-6
 """Largest relative difference of scales that count as equal."""
@@ -67,13 +57,17 @@ def propagate_scales(graph: Graph, given: Mapping[str, float]) -> tuple[Mapping[
     (:func:`~edgert.quantization.lowering.trt_form.dla_groups`); of several the largest is used. The tensor between a
     fused convolution and its addition is never rounded, and gets the addition's scale.
     """
-    found, problems, silent = dict[str, float](), list[str](), {n for n in graph.producers if clip_behind(graph, n)}
-    for members in dict.fromkeys(dla_groups(graph).values()):
+    found, problems, silent = (
+        dict[str, float](),
+        list[str](),
+        {n for n in graph.producers if units.clip_behind(graph, n)},
+    )
+    for members in dict.fromkeys(trt_form.dla_groups(graph).values()):
         scale, problem = _common_scale(graph, members, silent, given)
         problems += [problem] if problem else []
         found.update(dict.fromkeys(members, scale) if scale else {})
     _pass_scales_back(graph, found)
-    names = tensors_to_calibrate(graph)
+    names = units.tensors_to_calibrate(graph)
     for name in (name for name in names if name not in found):
         maker = graph.producers.get(name)
         what = f"input {name!r}" if maker is None else f"tensor {name!r} (from {maker.op} {maker.name!r})"
@@ -106,7 +100,7 @@ def _is_bounded(graph: Graph, members: Collection[str]) -> bool:
     return all(
         maker is not None
         and not maker.domain
-        and (about(maker.op).is_bounded or set(data_inputs(graph, maker)) <= set(members))
+        and (operators.about(maker.op).is_bounded or set(units.data_inputs(graph, maker)) <= set(members))
         for maker in makers
     )
 
@@ -114,7 +108,7 @@ def _is_bounded(graph: Graph, members: Collection[str]) -> bool:
 def _pass_scales_back(graph: Graph, found: dict[str, float]) -> None:
     """Give tensors inside fused units the scale of the result behind them, in reverse order."""
     whole = scheme(graph, "dla")
-    inside = unrounded_tensors(graph, whole, execution_modes(graph, whole))
+    inside = emulate.unrounded_tensors(graph, whole, emulate.execution_modes(graph, whole))
     for node in reversed(graph.nodes):
         for name in node.outputs:
             if name in inside and name not in found:
@@ -155,7 +149,7 @@ def split_qdq(graph: Graph) -> Unquantized:
     stripped = strip_qdq(graph)
     scales, gaps = propagate_scales(stripped.graph, stripped.scales)
     problems = (*stripped.problems, *_weight_problems(stripped.graph, stripped.weights), *gaps)
-    weighted = [node for node in stripped.graph.nodes if is_weighted(stripped.graph, node)]
+    weighted = [node for node in stripped.graph.nodes if units.is_weighted(stripped.graph, node)]
     floats = tuple(node.name for node in weighted if node.inputs[1] not in stripped.weights)
     return Unquantized(stripped.graph, scales, floats, problems)
 
@@ -171,7 +165,7 @@ class QdqModel(Unquantized):
 
         Raises CalibrationError: see :func:`~edgert.quantization.lowering.trt_form.write_cache`.
         """
-        return write_cache(self.scales, tensorrt)
+        return trt_form.write_cache(self.scales, tensorrt)
 
     def layer_precisions(self) -> str:
         """Return the value of trtexec's option for layers that stay FP16; empty for none.
@@ -180,7 +174,7 @@ class QdqModel(Unquantized):
         """
         return layer_precisions(self.float_nodes) if self.float_nodes else ""
 
-    def dla_form(self, dla: Dla = USUAL_DLA) -> Model:
+    def dla_form(self, dla: Dla = units.USUAL_DLA) -> Model:
         """Return the Q/DQ form for a DLA with TensorRT >= 11: a pair on every tensor that the DLA reads in INT8.
 
         Nodes that read a tensor without a scale stay in floating point. Raises CalibrationError: a tensor has no scale,
@@ -202,7 +196,7 @@ class QdqModel(Unquantized):
                 where=str(self.model.path),
                 fix="export the model with Q/DQ there, or give the float32 model and images",
             )
-        return max(known) * LIMIT
+        return max(known) * weights.LIMIT
 
 
 def qdq_model(model: Model) -> QdqModel:
@@ -215,7 +209,7 @@ def qdq_model(model: Model) -> QdqModel:
         found = split_qdq(read(cleaned))
     except ModelError as error:
         raise error.at(str(model.path))  # noqa: B904 - the same error, with its place
-    if not any(is_weighted(found.graph, node) for node in found.graph.nodes):
+    if not any(units.is_weighted(found.graph, node) for node in found.graph.nodes):
         raise ModelError(
             f"model {str(model.path)!r} has nothing that could run in INT8",
             why="no layer in it has stored weights",
@@ -233,5 +227,5 @@ def qdq_section(config: ModelConfig) -> QdqModel:
     return qdq_model(with_shapes(model, calibration_shapes(model, config)))
 
 
-def _units_of(nodes: Collection[str], plan: Scheme) -> Iterator[str]:
+def _units_of(nodes: Collection[str], plan: units.Scheme) -> Iterator[str]:
     return (unit.name for unit in plan.units if not set(nodes).isdisjoint(unit.nodes))

@@ -12,8 +12,7 @@ from edgert.evaluation import EvaluationResult
 from edgert.evaluation.score import is_uninformative
 from edgert.graph import Model
 from edgert.quantization.calibrated import CalibratedModel
-from edgert.quantization.calibration.ranges import RangeTable
-from edgert.quantization.calibration.walk import Feeds
+from edgert.quantization.calibration import ranges, walk
 from edgert.quantization.evaluator import CORRECTION_IMAGES, REPAIRED, Evaluator, TaskEvaluator, evaluator_of
 from edgert.quantization.quantization_error import is_clear, noisy_outputs, outputs_with_fixed_rows, sqnr
 from edgert.quantization.quantizer import Quantized, Quantizer, Recipe, for_this_machine
@@ -40,7 +39,7 @@ class QuantizationResult:
     """
 
     prepared: Model
-    table: RangeTable
+    table: ranges.RangeTable
     recipe: Recipe
     quantized: Quantized
     kept: Mapping[str, str]
@@ -181,7 +180,7 @@ def _quantizer(calibrated: CalibratedModel, recipe: Recipe, run: Run, kind: type
     return kind(calibrated.model, calibrated.table, recipe, feeds, run, calibrated.measure_missing, whole)
 
 
-def quantization_result(made: Recovered, feeds: Sequence[Feeds], seconds: float = 0.0) -> QuantizationResult:
+def quantization_result(made: Recovered, feeds: Sequence[walk.Feeds], seconds: float = 0.0) -> QuantizationResult:
     """Return the result for a recovered model; comparing its layers takes seconds.
 
     Raises BuildError: ONNX Runtime cannot run the model.

@@ -5,8 +5,7 @@ import json
 import platform
 from typing import Any
 
-from edgert.backend import Store
-from edgert.backend.base import cache_content
+from edgert.backend import Store, base
 from edgert.board.host import cpu_name
 from edgert.config import ModelConfig
 from edgert.dataset import ImageDataset, LabeledDataset, open_images
@@ -54,7 +53,7 @@ def in_precision(
         from edgert.quantization.conversion import MAKERS  # slow to import, and not needed for a cached model
 
         content = to_bytes(MAKERS[config.precision](model, config, job))
-        cache_content(store, key, content)
+        base.cache_content(store, key, content)
     return from_bytes(content, model.path)
 
 

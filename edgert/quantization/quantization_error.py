@@ -10,8 +10,7 @@ import numpy as np
 from edgert.backend.base import Array
 from edgert.backend.ort import Function
 from edgert.errors import CalibrationError
-from edgert.graph import Graph, Model, Names, Node
-from edgert.graph.operators import about
+from edgert.graph import Graph, Model, Names, Node, operators
 from edgert.quantization.calibration.walk import Feeds, check_stop, walk
 from edgert.quantization.lowering import weights
 
@@ -79,7 +78,7 @@ def outputs_with_fixed_rows(graph: Graph) -> frozenset[str]:
     """
     sorted_ = set[str]()
     for node in graph.nodes:
-        if about(node.op).kind == "selection" or not sorted_.isdisjoint(node.reads):
+        if operators.about(node.op).kind == "selection" or not sorted_.isdisjoint(node.reads):
             sorted_.update(node.outputs)
     return graph.output_names - sorted_
 
@@ -281,7 +280,7 @@ def _bias_location(graph: Graph, node: Node) -> tuple[Node, int, str] | None:
     kernel, owner, slot = weights.kernel_of(graph, node), node, 2
     if kernel is None:
         return None
-    if about(node.op).work == "matmul":
+    if operators.about(node.op).work == "matmul":
         if not graph.is_private(node.outputs[0]):
             return None
         (owner,) = graph.consumers[node.outputs[0]]

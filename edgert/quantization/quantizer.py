@@ -21,9 +21,7 @@ from edgert.backend.ort import Function
 from edgert.errors import CalibrationError, nearest
 from edgert.graph import Graph, Model, Node, extract, read, write
 from edgert.quantization.adaround import roundings
-from edgert.quantization.calibration.ranges import RangeTable
-from edgert.quantization.calibration.threshold import METHODS
-from edgert.quantization.calibration.value_histogram import Histogram
+from edgert.quantization.calibration import ranges, threshold, value_histogram
 from edgert.quantization.calibration.walk import THREADS, Feeds, check_stop, walk
 from edgert.quantization.equalization import equalize
 from edgert.quantization.lowering import lower as lowering
@@ -57,7 +55,7 @@ class Choice:
 def choices(
     graph: Graph,
     scheme: Scheme,
-    table: RangeTable,
+    table: ranges.RangeTable,
     feeds: Sequence[Feeds],
     like: Model,
     *,
@@ -71,9 +69,9 @@ def choices(
     """
     if not feeds:
         raise CalibrationError("methods cannot be chosen by output error without images", why="0 given")
-    tables = {method: table.with_method(method) for method in METHODS}
+    tables = {method: table.with_method(method) for method in threshold.METHODS}
     groups = dict.fromkeys(group for group in scheme.groups.values() if any(name in scheme.needed for name in group))
-    thresholds = {group: {method: tables[method].amax(group) for method in METHODS} for group in groups}
+    thresholds = {group: {method: tables[method].amax(group) for method in threshold.METHODS} for group in groups}
     totals = {group: Counter[str]() for group in groups}
     readers = _readers(graph, scheme, thresholds)
     with ThreadPoolExecutor(THREADS) as pool:
@@ -88,7 +86,7 @@ def choices(
     found = []
     for group in groups:
         errors = totals[group] if any(totals[group].values()) else {}
-        best = min(METHODS, key=lambda method: (errors.get(method, 0.0), method != DEFAULT))
+        best = min(threshold.METHODS, key=lambda method: (errors.get(method, 0.0), method != DEFAULT))
         found.append(Choice(group, best, thresholds[group], dict(errors)))
     return tuple(found)
 
@@ -172,11 +170,11 @@ class Quantizer:
     def __init__(
         self,
         model: Model,
-        table: RangeTable,
+        table: ranges.RangeTable,
         recipe: Recipe,
         feeds: Sequence[Feeds] = (),
         run: Run = DEFAULT_RUN,
-        more: Callable[[], Mapping[str, Histogram]] | None = None,
+        more: Callable[[], Mapping[str, value_histogram.Histogram]] | None = None,
         whole: Scheme | None = None,
     ) -> None:
         if table.model != model.digest:

@@ -123,7 +123,7 @@ def search(
     of which k are kept that takes about 2·log2(n) + k measurements. Values need be neither exact nor monotone: every
     returned set was measured. ``measure`` is the accuracy with the given units kept. ``state``, ``key`` and
     ``budget_s`` are those of :func:`scan`; with no units kept, it is always measured. ``may_drop`` gets the shortest
-    prefix and a smaller set, and returns whether the smaller one is worth measuring: with a noisy ``measure`` some of
+    prefix and a smaller set, and returns whether the smaller one is worth measuring. With a noisy ``measure`` some of
     many sets that are nearly good enough reach the floor by luck. Raises CalibrationError: a measured value is not
     finite. Raises ArtifactError: ``state`` cannot be written.
     """

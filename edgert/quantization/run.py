@@ -12,8 +12,7 @@ from typing import Literal
 
 from edgert.config import ModelConfig
 from edgert.errors import CalibrationError
-from edgert.graph import Model, read
-from edgert.graph.operators import QDQ, is_integer
+from edgert.graph import Model, operators, read
 from edgert.reporter import Bar
 from edgert.stages.kinds import ByteTrackStage
 
@@ -47,7 +46,7 @@ DEFAULT_RUN = Run()
 
 def is_quantized(model: Model) -> bool:
     """Return whether the model has Q/DQ nodes or integer operators."""
-    return any(node.op in QDQ or is_integer(node.op) for node in read(model).nodes)
+    return any(node.op in operators.QDQ or operators.is_integer(node.op) for node in read(model).nodes)
 
 
 def needs_images(

@@ -7,8 +7,7 @@ import numpy as np
 
 from edgert.backend.base import Array
 from edgert.errors import ModelError
-from edgert.graph import Graph, Node
-from edgert.graph.operators import QDQ, about, is_integer
+from edgert.graph import Graph, Node, operators
 
 _OUTPUT_TYPES = {2: np.uint8, 3: np.int8}  # by TensorProto.DataType, the value of output_dtype
 _MIDDLE = {"int8": 0, "uint8": 128}
@@ -68,13 +67,13 @@ def strip_qdq(graph: Graph) -> Stripped:
     Raises ModelError: Q/DQ nodes cannot be removed; the error names the node.
     """
     for node in graph.nodes:
-        if is_integer(node.op):
+        if operators.is_integer(node.op):
             raise ModelError(
                 f"node {node.name!r} is {node.op}: the model computes on integers",
                 why="TensorRT takes Q/DQ nodes around float operators, not integer operators",
                 fix="give the float32 model, or export it with Q/DQ nodes (onnxruntime: QuantFormat.QDQ)",
             )
-    if not any(node.op in QDQ for node in graph.nodes):
+    if not any(node.op in operators.QDQ for node in graph.nodes):
         raise ModelError("the model has no Q/DQ nodes", why="it is not quantized", fix="calibrate it")
     walk = _Stripper(graph)
     for node in graph.nodes:
@@ -100,9 +99,9 @@ class _Stripper:
     weights: dict[str, Step] = field(default_factory=dict)
 
     def add(self, node: Node) -> None:
-        if about(node.op).kind == "quantize" and not node.domain:
+        if operators.about(node.op).kind == "quantize" and not node.domain:
             self._quantize(node)
-        elif about(node.op).kind == "dequantize" and not node.domain:
+        elif operators.about(node.op).kind == "dequantize" and not node.domain:
             self._dequantize(node)
         else:
             for name in node.reads:

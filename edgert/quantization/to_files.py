@@ -12,16 +12,14 @@ from edgert.dataset import ImageDataset, feed_of, open_images
 from edgert.errors import ConfigError, nearest
 from edgert.files import replace_bytes, replace_text
 from edgert.graph import Model, load, read, to_bytes
+from edgert.quantization import from_qdq, int8_model
 from edgert.quantization.calibrated import calibrate_section, prepare_section_model, with_ranges
 from edgert.quantization.calibration.range_calibrator import calibrate as measured
 from edgert.quantization.calibration.ranges import RangeTable, save_table
 from edgert.quantization.describe import describe, summary
-from edgert.quantization.from_qdq import qdq_section
-from edgert.quantization.int8_model import BUDGET_S, QuantizationResult, quantize_section
 from edgert.quantization.lowering.trt_form import cache_text, version_number
 from edgert.quantization.run import Log, Run, is_quantized
-from edgert.quantization.scheme.trt_scheme import fp16_exceptions, layer_precisions
-from edgert.quantization.scheme.units import USUAL_DLA, Target
+from edgert.quantization.scheme import trt_scheme, units
 from edgert.quantization.section import ModelSection, model_section
 from edgert.report.quantization_page import render
 from edgert.reporter import OnProgress, Reporter, reporter_of
@@ -180,7 +178,7 @@ class QuantizedModel:
     path: Path | None
     lines: tuple[str, ...]
     problems: tuple[str, ...] = ()
-    outcome: QuantizationResult | None = None
+    outcome: int8_model.QuantizationResult | None = None
     images: str = ""
 
     def save_report(self, path: str | Path, command: str = "") -> None:
@@ -230,7 +228,7 @@ class QuantizeOptions:
     data: str | None = None
     metric: str | None = None
     max_drop: float | None = None
-    timeout: float = BUDGET_S
+    timeout: float = int8_model.BUDGET_S
 
 
 def quantize(
@@ -295,10 +293,10 @@ def quantize(
 def _dla_target(options: QuantizeOptions) -> Dla:
     """Return the DLA for the release that reads a cache; the usual one for other targets and releases without one."""
     if options.target != "cache":
-        return USUAL_DLA
+        return units.USUAL_DLA
     version_number(options.tensorrt)
     found = Dla(tensorrt=options.tensorrt)
-    return found if found.release.answer != "no" else USUAL_DLA
+    return found if found.release.answer != "no" else units.USUAL_DLA
 
 
 def _refuse_measuring(config: ModelConfig, images: object, options: QuantizeOptions) -> None:
@@ -329,13 +327,13 @@ def _quantize_measured(
     section, dataset = _with_images(section, images, options.method, options.limit)
     section = section.with_kept_layers(options.keep).with_budget(options.data, options.metric, options.max_drop)
     run = Run(section.where, section.directory, report.note, report.count, report.stop, section.tracking)
-    engine = cast(Target, "dla" if target == "cache" else target)
+    engine = cast(units.Target, "dla" if target == "cache" else target)
     if options.ranges is not None:
         calibrated = with_ranges(section.config, options.ranges, images=dataset, where=section.where)
     else:  # a cache lists every tensor
         wanted = None if target == "cache" else engine
         calibrated = calibrate_section(section.config, target=wanted, images=dataset, run=run)
-    outcome = quantize_section(
+    outcome = int8_model.quantize_section(
         section.config,
         calibrated,
         target=engine,
@@ -348,8 +346,8 @@ def _quantize_measured(
     if path is not None and target == "cache":
         graph, scheme = read(outcome.prepared), outcome.quantized.scheme
         replace_text(path, cache_text(graph, scheme, outcome.table.amax, options.tensorrt))
-        if kept := fp16_exceptions(graph, scheme):  # as trtexec's option takes them
-            replace_text(path.with_suffix(".layer_precisions"), layer_precisions(kept))
+        if kept := trt_scheme.fp16_exceptions(graph, scheme):  # as trtexec's option takes them
+            replace_text(path.with_suffix(".layer_precisions"), trt_scheme.layer_precisions(kept))
     elif path is not None:
         replace_bytes(path, to_bytes(outcome.model))
     made = outcome.prepared if target == "cache" else outcome.model
@@ -362,7 +360,7 @@ def _write_qdq_form(config: ModelConfig, target: str, tensorrt: str, dla: Dla, p
 
     That is a calibration cache and its float model, or the Q/DQ form with a scale on every tensor.
     """
-    found = qdq_section(config)
+    found = from_qdq.qdq_section(config)
     model = found.model if target == "cache" else found.dla_form(dla)
     line, file = f"{len(found.scales)} scales of its Q/DQ nodes", path
     if path is not None and target == "cache":

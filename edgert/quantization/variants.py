@@ -15,14 +15,11 @@ from edgert.dataset import ImageDataset, open_images
 from edgert.errors import ConfigError, EdgertError, nearest
 from edgert.evaluation import Candidate
 from edgert.graph import Graph, Model, load
+from edgert.quantization import conversion, int8_model, quantizer, recovery
 from edgert.quantization.calibrated import CalibratedModel, calibrate_section, with_ranges
 from edgert.quantization.calibration.walk import Feeds
-from edgert.quantization.conversion import fp16_model
 from edgert.quantization.evaluator import evaluator_of
-from edgert.quantization.int8_model import QuantizationResult, quantization_result, quantize_and_recover, section_recipe
 from edgert.quantization.lowering.emulate import emulate_dla
-from edgert.quantization.quantizer import Quantizer
-from edgert.quantization.recovery import SCAN_IMAGES, Recovered
 from edgert.quantization.run import DEFAULT_RUN, Run, needs_images
 from edgert.quantization.scheme.units import Scheme, Target
 
@@ -53,17 +50,17 @@ class QuantizedVersion:
     """Details of an INT8 version for its report. Layers are compared on ``feeds``."""
 
     config: ModelConfig
-    made: Recovered
+    made: recovery.Recovered
     feeds: Sequence[Feeds]
     source: str
     seconds: float
 
-    def outcome(self, labeled: bool) -> QuantizationResult:
+    def outcome(self, labeled: bool) -> int8_model.QuantizationResult:
         """Return the result in the form that quantizing a section has; comparing layers takes seconds.
 
         Raises BuildError: ONNX Runtime cannot run the model.
         """
-        return replace(quantization_result(self.made, self.feeds, self.seconds), labeled=labeled)
+        return replace(int8_model.quantization_result(self.made, self.feeds, self.seconds), labeled=labeled)
 
 
 def make_versions(
@@ -105,7 +102,7 @@ def make_versions(
             targets += sorted((target for target in EMULATED if target in emulated), key=emulated.index)
             found += [_make_int8(base, target) for target in targets]
         if "fp16" in precisions:
-            found.append(Version("fp16", "FP16", fp16_model(load(config.onnx), config)[0]))
+            found.append(Version("fp16", "FP16", conversion.fp16_model(load(config.onnx), config)[0]))
     except EdgertError as error:
         raise error.at(run.where)  # noqa: B904 - the same error, with its place
     return {version.name: version for version in found}
@@ -125,7 +122,7 @@ class _Int8Base:
     learns: bool = True
 
 
-class _DlaQuantizer(Quantizer):
+class _DlaQuantizer(quantizer.Quantizer):
     """Quantizer that measures corrections on an emulation of a DLA's publicly known arithmetic."""
 
     def lower_graph(
@@ -142,10 +139,12 @@ def _make_int8(base: _Int8Base, target: Target) -> Version:
     title = "int8" if target == "ort" else f"int8 for {target}"
     run = replace(base.run, where="", directory=None, log=lambda text: base.run.log(f"{title}: {text}"))
     evaluator = evaluator_of(config, base.calibrated, run) if base.learns else None
-    kind = _DlaQuantizer if target == "dla" else Quantizer
-    made = quantize_and_recover(base.calibrated, section_recipe(config, target), evaluator, run, smooth=True, kind=kind)
+    kind = _DlaQuantizer if target == "dla" else quantizer.Quantizer
+    made = int8_model.quantize_and_recover(
+        base.calibrated, int8_model.section_recipe(config, target), evaluator, run, smooth=True, kind=kind
+    )
     seconds = time.perf_counter() - started
-    parts = QuantizedVersion(config, made, base.calibrated.feeds(SCAN_IMAGES), base.source, seconds)
+    parts = QuantizedVersion(config, made, base.calibrated.feeds(recovery.SCAN_IMAGES), base.source, seconds)
     if target == "ort":
         return Version("int8", "INT8", made.quantized.model, False, parts)
     emulated = _Emulation(made.quantized.model)

@@ -23,8 +23,7 @@ from edgert.board.detect import is_jetson
 from edgert.errors import BuildError, DeviceError, EdgertError
 from edgert.graph import Model, read, with_shapes
 from edgert.graph.count import peak_bytes
-from edgert.memory.cuda import CudaDevice, Stream, open_device
-from edgert.memory.cuda.driver import cuda_error, is_lost
+from edgert.memory.cuda import CudaDevice, Stream, driver, open_device
 from edgert.units import format_bytes
 
 _PROVIDER = "CUDAExecutionProvider"
@@ -337,8 +336,8 @@ class OrtCudaSession(runtime.OrtSession):
     def _run_error(self, error: Exception) -> EdgertError:
         if is_out_of_memory(error):
             return DeviceError("the GPU has too little memory", why=runtime.first_line(error), where=self._path)
-        if is_lost(str(error)):
-            return cuda_error(error, "running the model").at(self._path)
+        if driver.is_lost(str(error)):
+            return driver.cuda_error(error, "running the model").at(self._path)
         return super()._run_error(error)
 
 

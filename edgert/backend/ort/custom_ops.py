@@ -16,8 +16,7 @@ from edgert.backend import base
 from edgert.backend.ort.runtime import OrtEngine
 from edgert.custom_op import Operator
 from edgert.errors import BuildError, ModelError
-from edgert.graph import Graph, Model, TensorSpec, clean, extract, read, with_shapes, write
-from edgert.graph.partition import Part, parts
+from edgert.graph import Graph, Model, TensorSpec, clean, extract, partition, read, with_shapes, write
 from edgert.memory import aligned_empty
 
 # Sections of a model: those that ONNX Runtime runs, and the calls of Python between them.
@@ -61,7 +60,7 @@ class Call:
 class Section:
     """One part of a model: a model for ONNX Runtime, or calls of Python."""
 
-    part: Part
+    part: partition.Part
     model: Model | None
     calls: tuple[Call, ...]
 
@@ -74,7 +73,7 @@ def sections(graph: Graph, like: Model) -> list[Section]:
     custom, nodes = graph.custom_operators, {node.name: node for node in graph.nodes}
     places = {node.name: PYTHON if node.name in custom else ORT for node in graph.nodes}
     found = []
-    for part in parts(graph, places):
+    for part in partition.parts(graph, places):
         if part.accelerator == PYTHON:
             calls = []
             for node in map(nodes.__getitem__, part.nodes):

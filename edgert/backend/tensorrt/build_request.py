@@ -7,9 +7,8 @@ from typing import Any, Literal
 from edgert.backend.base import Span
 from edgert.custom_op import source_files
 from edgert.errors import BuildError, nearest
-from edgert.graph import Model, read, to_bytes
+from edgert.graph import Model, read, to_bytes, type_inference
 from edgert.graph.operators import QDQ
-from edgert.graph.type_inference import for_plugins
 from edgert.units import format_bytes
 
 DLA_LEAST_BYTES = 4096
@@ -175,7 +174,7 @@ def request_of(model: Model, **options: Any) -> BuildRequest:
     names = {node.name: node.outputs for node in nodes}
     files = source_files(graph.custom_operators.values())
     fields = {"title": str(model.path), "opset": graph.opset, "explicit": explicit, "operators": files, **options}
-    request = BuildRequest(to_bytes(for_plugins(model)), names, **fields)
+    request = BuildRequest(to_bytes(type_inference.for_plugins(model)), names, **fields)
     for node, operator in graph.custom_operators.items():
         if not operator.cuda:
             raise request.refusal(

@@ -12,8 +12,7 @@ from typing import Any
 
 from edgert._version import __version__
 from edgert.backend.base import EngineOptions, Shapes, Store, cache_content
-from edgert.backend.tensorrt import library as api
-from edgert.backend.tensorrt.build_process import BuildResult, plain_result, result_of
+from edgert.backend.tensorrt import build_process, library as api
 from edgert.backend.tensorrt.build_request import GPU, BuildRequest, Format, Pools, Precision
 from edgert.backend.tensorrt.engine_layers import EngineFacts, engine_facts, logged_facts
 from edgert.backend.tensorrt.library import Library, full_version
@@ -117,7 +116,7 @@ class BuiltEngine:
 
     facts: Facts
     request: BuildRequest
-    result: BuildResult
+    result: build_process.BuildResult
     attempts: tuple[str, ...] = ()
     mode: str = ""
     cached: bool = False
@@ -143,7 +142,7 @@ class BuiltEngine:
             "formats": {name: asdict(form) for name, form in self.request.formats.items()},
             "attempts": list(self.attempts),
             "power_mode": self.mode,
-            "result": plain_result(self.result),
+            "result": build_process.plain_result(self.result),
         }
         return json.dumps(plain, sort_keys=True).encode() + b"\n"
 
@@ -160,7 +159,7 @@ def read_built_engine(content: bytes, request: BuildRequest, where: str = "") ->
     try:
         formats = {name: Format(**form) for name, form in plain["formats"].items()}
         final = replace(request, placement=plain["placement"], pools=Pools(**plain["pools"]), formats=formats)
-        result = result_of(plain["result"], plan)
+        result = build_process.result_of(plain["result"], plan)
         return BuiltEngine(plain["facts"], final, result, tuple(plain["attempts"]), plain["power_mode"], cached=True)
     except (ValueError, KeyError, TypeError, AttributeError, BuildError) as error:
         raise ArtifactError("another version of edgert cached this engine", why=str(error), where=where) from error

@@ -13,19 +13,14 @@ from typing import Any
 from weakref import WeakSet
 
 from edgert.backend.base import DEFAULT_PROFILE, BuilderSettings, EngineOptions, Shapes, Span, Store, has_open_batch
-from edgert.backend.tensorrt import engine_cache
-from edgert.backend.tensorrt.build_process import BuildResult, Progress, build
+from edgert.backend.tensorrt import build_process, engine_cache, retry, sessions, trt_engine
 from edgert.backend.tensorrt.build_request import GPU, BuildRequest, Pools, Precision, request_of
 from edgert.backend.tensorrt.engine_cache import CacheEntry
 from edgert.backend.tensorrt.library import Library, Wanted, load, why_unsupported
-from edgert.backend.tensorrt.retry import build_retrying
-from edgert.backend.tensorrt.sessions import Queue
-from edgert.backend.tensorrt.trt_engine import TrtEngine, UnopenedError
 from edgert.board import Machine, detect
 from edgert.board.devices import cuda_driver
 from edgert.errors import ArtifactError, BuildError, DeviceError
-from edgert.graph import Graph, Model, TensorSpec, clean, inputs, read, with_shapes
-from edgert.graph.operators import QDQ
+from edgert.graph import Graph, Model, TensorSpec, clean, inputs, operators, read, with_shapes
 from edgert.memory.cuda import CudaDevice, open_device
 from edgert.policy import run_sizes
 
@@ -124,7 +119,7 @@ def settings_of(builder: BuilderSettings, placement: Mapping[str, str]) -> dict[
 
 def precision_of(graph: Graph, requested: str) -> Precision:
     """Return the model's own precision: ``int8`` with Q/DQ nodes, ``fp16`` with float16 tensors, else ``requested``."""
-    if any(node.op in QDQ for node in graph.nodes):
+    if any(node.op in operators.QDQ for node in graph.nodes):
         return "int8"
     if any(array.dtype == "float16" for array in graph.constants.values()):
         return "fp16"
@@ -143,7 +138,7 @@ def _spans(specs: Sequence[TensorSpec], shapes: Shapes) -> dict[str, Span]:
 
 
 log = logging.getLogger("edgert.backend")
-BuildOnce = Callable[..., BuildResult]
+BuildOnce = Callable[..., build_process.BuildResult]
 """Function that builds one request, as :func:`~edgert.backend.tensorrt.build_process.build` does."""
 
 
@@ -182,11 +177,11 @@ class TrtBackend:
         listener: Listener | None = None,
     ) -> None:
         self._given_machine, self._root, self._given_library = machine, root, library
-        self._open_device, self._build_once = device or _open_gpu, build_once or build
+        self._open_device, self._build_once = device or _open_gpu, build_once or build_process.build
         self.listener = listener or Listener()
         self._warned = False
-        self._on_core: dict[int, WeakSet[TrtEngine]] = {}
-        self._queues: dict[int | None, Queue] = {}
+        self._on_core: dict[int, WeakSet[trt_engine.TrtEngine]] = {}
+        self._queues: dict[int | None, sessions.Queue] = {}
 
     @cached_property
     def library(self) -> Library:
@@ -237,7 +232,7 @@ class TrtBackend:
             return f"{error.what}: {error.why}" + (f" ({error.fix})" if error.fix else "")
         return ""
 
-    def compile(self, model: Model, options: EngineOptions) -> TrtEngine:
+    def compile(self, model: Model, options: EngineOptions) -> trt_engine.TrtEngine:
         """See :class:`~edgert.backend.base.Backend`. The precision is that of the model: float32, float16, or Q/DQ.
 
         Raises BuildError: TensorRT does not support the model, or its compiler fails; the error names the nodes if
@@ -248,7 +243,7 @@ class TrtBackend:
         facts = self.facts  # read once, and not in each thread
         with ThreadPoolExecutor(len(parts), "edgert-trt") as pool:  # plans are large, and checked when they are read
             cached = list(pool.map(lambda part: self._find_cached(model, part, facts), parts))
-        with suppress(UnopenedError):  # it is then compiled again, which is reported
+        with suppress(trt_engine.UnopenedError):  # it is then compiled again, which is reported
             if (found := [one for one in cached if one is not None]) and len(found) == len(cached):
                 self._report_mode(found[0])
                 return self._open_all(list(zip(parts, found, strict=True)), options.profiles, options.store)
@@ -259,7 +254,7 @@ class TrtBackend:
 
     def build_and_open_all(
         self, requests: Sequence[tuple[Part, BuildRequest]], store: Store | None, profiles: Mapping[str, Shapes]
-    ) -> tuple[list[engine_cache.BuiltEngine], TrtEngine]:
+    ) -> tuple[list[engine_cache.BuiltEngine], trt_engine.TrtEngine]:
         """Return the plans of a model's :func:`parts_of`, from the store or built, and the engine that has them all.
 
         If cached plans can no longer be opened, they are compiled again, which is reported. Raises as :meth:`compile`.
@@ -267,7 +262,7 @@ class TrtBackend:
         parts, built = [part for part, _ in requests], self.find_or_build_all([one for _, one in requests], store)
         try:
             return built, self._open_all(list(zip(parts, built, strict=True)), profiles, store)
-        except UnopenedError as error:
+        except trt_engine.UnopenedError as error:
             if store is None or not all(one.cached for one in built):
                 raise
             self._report_rebuild(built[0].request, f"the cached engine no longer opens ({error.why})")
@@ -313,13 +308,13 @@ class TrtBackend:
         plans: Sequence[tuple[Part, engine_cache.BuiltEngine]],
         profiles: Mapping[str, Shapes],
         store: Store | None,
-    ) -> TrtEngine:
+    ) -> trt_engine.TrtEngine:
         """Return one engine with the plans of all parts."""
         return self.open(plans[0][1], profiles, store, {(part.profile, part.rows): plan for part, plan in plans[1:]})
 
     def build_and_open(
         self, request: BuildRequest, store: Store | None = None, profiles: Mapping[str, Shapes] | None = None
-    ) -> tuple[engine_cache.BuiltEngine, TrtEngine]:
+    ) -> tuple[engine_cache.BuiltEngine, trt_engine.TrtEngine]:
         """Return the engine of a request, from the store or built, as data and opened.
 
         A cached engine that can no longer be opened is compiled again. An engine whose DLA reads its input in a DLA
@@ -329,7 +324,7 @@ class TrtBackend:
         built = self.find_or_build(request, store)
         try:
             engine = self.open(built, profiles, store)
-        except UnopenedError as error:
+        except trt_engine.UnopenedError as error:
             if not built.cached or store is None:
                 raise
             self._report_rebuild(request, f"the cached engine no longer opens ({error.why})")
@@ -390,7 +385,9 @@ class TrtBackend:
     ) -> engine_cache.BuiltEngine:
         """Build the engine of a request, and cache it under ``facts``. ``attempts`` are reasons of earlier attempts."""
         requested = replace(request, timing_cache=engine_cache.timing_cache(store, self.facts))
-        done = build_retrying(requested, self._build, lambda attempt: self.listener.report(f"again: {attempt.reason}"))
+        done = retry.build_retrying(
+            requested, self._build, lambda attempt: self.listener.report(f"again: {attempt.reason}")
+        )
         reasons = tuple(attempt.reason for attempt in done.attempts if attempt.reason)
         built = engine_cache.BuiltEngine(facts, done.request, done.result, (*attempts, *reasons), self.mode)
         if store is not None:
@@ -403,7 +400,7 @@ class TrtBackend:
         profiles: Mapping[str, Shapes] | None = None,
         store: Store | None = None,
         others: Mapping[tuple[str, int], engine_cache.BuiltEngine] = MappingProxyType({}),
-    ) -> TrtEngine:
+    ) -> trt_engine.TrtEngine:
         """Open an engine for running; kernels that TensorRT-RTX compiles are cached in the store.
 
         ``others`` are further plans of the model by profile and number of rows; see :class:`TrtEngine`. Raises
@@ -414,10 +411,10 @@ class TrtBackend:
         scales = {name: form.scale for name, form in built.request.formats.items() if form.scale}
         with self._device:
             if core is not None and core not in self._queues:  # one queue, so that the core gets one job at a time
-                self._queues[core] = Queue(self._device.stream(), threading.RLock())
+                self._queues[core] = sessions.Queue(self._device.stream(), threading.RLock())
                 self._on_core[core] = WeakSet()
             on_core = self._on_core.get(core, ()) if core is not None else ()
-            engine = TrtEngine(
+            engine = trt_engine.TrtEngine(
                 built.result.plan,
                 self.library,
                 self._device,
@@ -448,10 +445,10 @@ class TrtBackend:
         engine.info = {**engine.info, **compiled, **modes}
         return engine
 
-    def _build(self, request: BuildRequest) -> BuildResult:
+    def _build(self, request: BuildRequest) -> build_process.BuildResult:
         listener = self.listener
 
-        def step(progress: Progress) -> None:
+        def step(progress: build_process.Progress) -> None:
             if not progress.parent:
                 listener.step(request.title, progress.step, progress.steps)
 

@@ -10,11 +10,7 @@ from typing import Any
 
 from edgert.backend.base import DEFAULT_PROFILE, Shapes, Tensor, checked_profile, closed_error, share_first_dimension
 from edgert.backend.gpu import OnHost, Refinement
-from edgert.backend.tensorrt import library as api
-from edgert.backend.tensorrt.engine_cache import CacheEntry, KernelCache
-from edgert.backend.tensorrt.execution_context import Context, dtype_of
-from edgert.backend.tensorrt.log import shared_logger, tail
-from edgert.backend.tensorrt.plugin import register_operators, supports_plugins
+from edgert.backend.tensorrt import engine_cache, execution_context, library as api, log, plugin
 from edgert.backend.tensorrt.sessions import Queue, TrtSession
 from edgert.errors import BuildError, DeviceError
 from edgert.memory.cuda import CudaDevice, Stream
@@ -44,16 +40,16 @@ class OpenPlan:
         *,
         dla_core: int | None = None,
         host_code: bool = False,
-        cache_entry: CacheEntry | None = None,
+        cache_entry: engine_cache.CacheEntry | None = None,
         title: str = "engine",
     ) -> None:
         self._library, self._device, self._title = library, device, title
         self.unsupported = api.why_unsupported(library, "{}.{}".format(*device.traits.compute))
-        self._log = shared_logger(library.trt)[1]
+        self._log = log.shared_logger(library.trt)[1]
         self._runtime: api.Runtime = _runtime(library, dla_core, title, host_code=host_code)
         self._engine: api.ICudaEngine = self._runtime.deserialize_cuda_engine(plan)
         if self._engine is None:
-            why = tail(self._log) or "it logged no reason"
+            why = log.tail(self._log) or "it logged no reason"
             if self.unsupported and _CAPABILITY.search(why):
                 raise self._refusal(why)
             raise (DeviceError if "memory" in why else UnopenedError)(
@@ -63,7 +59,9 @@ class OpenPlan:
                 fix="build it here: an engine only runs on the TensorRT and the kind of GPU that it was built for",
             )
         is_rtx = library.kind == "rtx"
-        self._kernels = KernelCache(library, self._engine, cache_entry, title, device.synchronize) if is_rtx else None
+        self._kernels = (
+            engine_cache.KernelCache(library, self._engine, cache_entry, title, device.synchronize) if is_rtx else None
+        )
 
     @property
     def dla_core(self) -> int:
@@ -87,9 +85,9 @@ class OpenPlan:
 
     def dtype(self, name: str) -> str:
         """Return NumPy's name of a tensor's type. Raises ModelError for a type that NumPy lacks."""
-        return dtype_of(self._engine, name, self._title)
+        return execution_context.dtype_of(self._engine, name, self._title)
 
-    def context(self, index: int, shapes: Shapes, stream: Stream) -> Context:
+    def context(self, index: int, shapes: Shapes, stream: Stream) -> execution_context.Context:
         """Return a new execution context for input shapes within an optimization profile, on a stream.
 
         Raises DeviceError if TensorRT cannot create it, and ModelError as :class:`Context` does.
@@ -97,7 +95,7 @@ class OpenPlan:
         kernels = self._kernels
         created: api.IExecutionContext = kernels.context() if kernels else self._engine.create_execution_context()
         if created is None:
-            why = tail(self._log)
+            why = log.tail(self._log)
             if self.unsupported and (not why or _CAPABILITY.search(why)):
                 raise self._refusal(why or "it created no execution context")
             raise DeviceError(
@@ -107,7 +105,7 @@ class OpenPlan:
                 where=self._title,
                 fix="use a smaller batch or input size, or fewer models; or end other programs that use the GPU",
             )
-        context = Context(
+        context = execution_context.Context(
             self._library.trt,
             self._engine,
             created,
@@ -116,7 +114,7 @@ class OpenPlan:
             shapes=shapes,
             title=self._title,
             on_first_run=partial(kernels.cache_after_first_run, index, shapes) if kernels else None,
-            last_error=partial(tail, self._log, 1),
+            last_error=partial(log.tail, self._log, 1),
         )
         if kernels is not None:
             kernels.cache_after_opening()
@@ -141,9 +139,9 @@ class OpenPlan:
 def _runtime(library: api.Library, core: int | None, title: str, *, host_code: bool) -> api.Runtime:
     """Return a runtime that opens engines for a DLA core, or for none. It must outlive the engine."""
     trt: api.Trt = library.trt
-    if supports_plugins(library):
-        register_operators(trt)
-    runtime: api.Runtime = trt.Runtime(shared_logger(trt)[0])
+    if plugin.supports_plugins(library):
+        plugin.register_operators(trt)
+    runtime: api.Runtime = trt.Runtime(log.shared_logger(trt)[0])
     if host_code:
         runtime.engine_host_code_allowed = True
     cores = runtime.num_DLA_cores if core is not None else 0
@@ -201,8 +199,8 @@ class TrtEngine:
         loadables: int = 0,
         resident: int = 0,
         host_code: bool = False,
-        cache_entry: CacheEntry | None = None,
-        others: Mapping[tuple[str, int], tuple[bytes, CacheEntry | None]] = MappingProxyType({}),
+        cache_entry: engine_cache.CacheEntry | None = None,
+        others: Mapping[tuple[str, int], tuple[bytes, engine_cache.CacheEntry | None]] = MappingProxyType({}),
         title: str = "engine",
     ) -> None:
         if loadables + resident > MAX_LOADABLES:  # otherwise only its runs would fail
@@ -225,9 +223,9 @@ class TrtEngine:
         self._queue, self._scales = queue, scales or {}
         self._queues = list[Queue]()
         open_plan = partial(OpenPlan, library=library, device=device, title=title)
-        shared_logger(library.trt)[1].clear()
+        log.shared_logger(library.trt)[1].clear()
 
-        def open_other(content: tuple[bytes, CacheEntry | None]) -> OpenPlan:
+        def open_other(content: tuple[bytes, engine_cache.CacheEntry | None]) -> OpenPlan:
             with device:
                 return open_plan(content[0], cache_entry=content[1])
 
@@ -364,7 +362,7 @@ class TrtEngine:
             for plan in (self._plan, *self._others.values()):
                 plan.close()
 
-    def _open_context(self, name: str, stream: Stream, shapes: Shapes) -> Context:
+    def _open_context(self, name: str, stream: Stream, shapes: Shapes) -> execution_context.Context:
         rows = next((shape[0] for shape in shapes.values() if shape), 0)
         plan = self._others.get((name, rows)) or self._others.get((name, 0)) or self._plan
         return plan.context(0 if self._others else self.profiles.index(name), shapes, stream)

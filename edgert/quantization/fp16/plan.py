@@ -6,9 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from edgert.errors import ModelError, nearest
-from edgert.graph import Graph, Node
-from edgert.graph.operators import ARITHMETIC, about, is_copy, of_kind
-from edgert.graph.type_inference import dtypes
+from edgert.graph import Graph, Node, operators, type_inference
 from edgert.quantization.fp16.rules import EXACT_INTEGERS, Array, Facts, Ports, magnitudes, ports, reason
 
 MIN_PLACES = 64
@@ -16,7 +14,7 @@ MIN_PLACES = 64
 MIN_STEPS = 7
 
 _RANKING = frozenset({"TopK", "NonMaxSuppression"})
-_HEAVY = of_kind("conv", "product", "recurrent", "control")
+_HEAVY = operators.of_kind("conv", "product", "recurrent", "control")
 
 
 def positions(facts: Facts) -> dict[int, str]:
@@ -43,9 +41,9 @@ def positions(facts: Facts) -> dict[int, str]:
 def _position_reason(facts: Facts, node: Node, tail: Collection[int]) -> str:
     if node.op in _RANKING:
         return "different scores would become equal"
-    if about(node.op).kind != "conversion" and any(map(facts.counts, node.inputs)):
+    if operators.about(node.op).kind != "conversion" and any(map(facts.counts, node.inputs)):
         return "it computes with indices"
-    if node.op in ARITHMETIC:
+    if node.op in operators.ARITHMETIC:
         for name in node.inputs:
             if name in facts.graph.constants and _is_table(facts.graph.constants[name]):
                 return f"it computes positions with {name!r}"
@@ -91,7 +89,7 @@ def _reachable(graph: Graph, start: Collection[int], beside: Mapping[int, Sequen
     return frozenset(found)
 
 
-_PICKING = of_kind("join") | {"Where"}
+_PICKING = operators.of_kind("join") | {"Where"}
 _BETWEEN = "it only moves values between nodes that stay float32"
 
 
@@ -133,13 +131,13 @@ def plan(graph: Graph, keep: Collection[str], pinned: Collection[str]) -> Plan:
                 f"no node is called {name!r}, which should stay float32{nearest(name, names)}",
                 fix="name nodes as edgert inspect lists them",
             )
-    types = dtypes(graph)
+    types = type_inference.dtypes(graph)
     facts = Facts(graph, types, magnitudes(graph))
     found = [ports(graph, node, types) for node in graph.nodes]
     tail = positions(facts)
     reasons = {}  # of nodes themselves, before their neighbors count
     for at, node in enumerate(graph.nodes):
-        if found[at].carries and about(node.op).kind not in ("conversion", "measure"):
+        if found[at].carries and operators.about(node.op).kind not in ("conversion", "measure"):
             why = "it was named" if node.name in keep else reason(facts, node, found[at]) or tail.get(at, "")
             if why:
                 reasons[at] = why
@@ -159,7 +157,7 @@ def _conversions(graph: Graph) -> frozenset[int]:
 
 def makes_float32(node: Node) -> bool:
     """Return whether a node converts to float32, which is type 1 of ONNX."""
-    return about(node.op).kind == "conversion" and not node.domain and node.attributes["to"] == 1
+    return operators.about(node.op).kind == "conversion" and not node.domain and node.attributes["to"] == 1
 
 
 class _Decision:
@@ -180,7 +178,7 @@ class _Decision:
         moving = [
             at
             for at in sorted(self._free)
-            if not nodes[at].domain and (nodes[at].op in _PICKING or is_copy(self._graph, nodes[at]))
+            if not nodes[at].domain and (nodes[at].op in _PICKING or operators.is_copy(self._graph, nodes[at]))
         ]
         fed: set[int] = set()
         for at in moving:

@@ -12,8 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from edgert.graph import Graph, Node, operators
-from edgert.graph.type_inference import Signature, signature
+from edgert.graph import Graph, Node, operators, type_inference
 from edgert.quantization.scheme.units import CLIPS
 
 Array = npt.NDArray[Any]
@@ -100,7 +99,7 @@ class Ports:
 
 def ports(graph: Graph, node: Node, types: Mapping[str, str]) -> Ports:
     """Return the ports of a node, by the ONNX schema of its operator in the graph's opset."""
-    found = signature(node.op, graph.opset, node.domain)
+    found = type_inference.signature(node.op, graph.opset, node.domain)
     takes = [at for at, name in enumerate(node.inputs) if types.get(name) == "float32"]
     gives = [at for at, name in enumerate(node.outputs) if types.get(name) == "float32"]
     carries = bool(takes or gives or any(types.get(name) == "float32" for name in node.captured))
@@ -118,12 +117,12 @@ def ports(graph: Graph, node: Node, types: Mapping[str, str]) -> Ports:
     )
 
 
-def _variable(found: Signature, position: int) -> str:
+def _variable(found: type_inference.Signature, position: int) -> str:
     port = found.input(position)
     return port.variable if port else ""
 
 
-def _deciding_variable(found: Signature, node: Node, position: int) -> str:
+def _deciding_variable(found: type_inference.Signature, node: Node, position: int) -> str:
     """Return the type variable of the input that decides an output's type; empty where an attribute decides."""
     port = found.output(position)
     if port is None or "float16" not in port.dtypes:
@@ -208,7 +207,7 @@ def as_fp16(array: Array) -> Array:
 
 
 def _no_form(facts: Facts, node: Node) -> str:
-    if signature(node.op, facts.graph.opset, node.domain) is None:
+    if type_inference.signature(node.op, facts.graph.opset, node.domain) is None:
         return f"ONNX has no schema of {node.domain or 'the standard'} {node.op} in opset {facts.graph.opset}"
     unknown = next((name for name in (*node.inputs, *node.outputs) if name and name not in facts.types), "")
     if unknown:

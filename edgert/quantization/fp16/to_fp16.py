@@ -8,9 +8,7 @@ from typing import Literal
 import numpy as np
 
 from edgert.board.host import core_count
-from edgert.graph import Graph, Names, Node, TensorSpec
-from edgert.graph.ir import free_name
-from edgert.graph.type_inference import cast_node
+from edgert.graph import Graph, Names, Node, TensorSpec, ir, type_inference
 from edgert.quantization.fp16.plan import Plan, makes_float32, plan
 from edgert.quantization.fp16.rules import LARGEST, Array, as_fp16
 from edgert.quantization.lowering.weights import F64, from_kernel_layout, kernel_of
@@ -110,9 +108,9 @@ class _Conversion:
                 yield self._cast(called[own], called[_OTHER[own]], _OTHER[own])
 
     def _cast(self, source: str, target: str, dtype: Precision) -> Node:
-        name = free_name(f"Cast_{target}", self._nodes)
+        name = ir.free_name(f"Cast_{target}", self._nodes)
         self._nodes.add(name)
-        return cast_node(source, target, dtype, name)
+        return type_inference.cast_node(source, target, dtype, name)
 
     def _conversions(self, node: Node) -> Iterator[Node]:
         """Yield one Cast from the source of a conversion to each type in which its result is read."""

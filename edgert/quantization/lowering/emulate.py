@@ -12,10 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dla import fuses
-from edgert.graph import Graph, Node
-from edgert.graph.draft import Builder
-from edgert.graph.model import Array
-from edgert.graph.operators import SUMS, about, is_copy, non_negative, of_values
+from edgert.graph import Graph, Node, draft, model, operators
 from edgert.quantization.lowering.trt_form import Amax, DlaScales
 from edgert.quantization.lowering.weights import bias_factor, integer_weight, with_plain_bias
 from edgert.quantization.scheme.units import Scheme, data_inputs, data_outputs, is_activation, is_weighted
@@ -37,7 +34,7 @@ def round_half_away(values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
     return rounded
 
 
-def add_steps(builder: Builder, tensor: str, scale: np.float32, wanted: str, *, positive: bool = False) -> str:
+def add_steps(builder: draft.Builder, tensor: str, scale: np.float32, wanted: str, *, positive: bool = False) -> str:
     """Add nodes that turn a tensor into its integers, held in float32; NaN stays NaN.
 
     ``scale`` is 1 for a tensor that is in steps already. ``positive`` is for a tensor that is never negative, and saves
@@ -59,13 +56,13 @@ def add_steps(builder: Builder, tensor: str, scale: np.float32, wanted: str, *, 
     return builder.add("Clip", [rounded, *bounds], builder.name(wanted))
 
 
-def add_values(builder: Builder, steps: str, scale: np.float32 | npt.NDArray[np.float32], output: str) -> str:
+def add_values(builder: draft.Builder, steps: str, scale: np.float32 | npt.NDArray[np.float32], output: str) -> str:
     """Add the product of integers and their scale, as ``output``; return ``output``."""
     factor = builder.share_constant(np.asarray(scale, np.float32), f"{output}_scale")
     return builder.add("Mul", [steps, factor], output)
 
 
-def add_fp16(builder: Builder, tensor: str, output: str) -> str:
+def add_fp16(builder: draft.Builder, tensor: str, output: str) -> str:
     """Add the rounding of a tensor to float16 as ``output``; too large values become infinite. Return ``output``."""
     short = builder.add("Cast", [tensor], builder.name(f"{output}_fp16"), {"to": _FLOAT16})
     return builder.add("Cast", [short], output, {"to": _FLOAT})
@@ -85,7 +82,7 @@ def execution_modes(graph: Graph, scheme: Scheme) -> Mapping[str, Mode]:
         form = scheme.forms[node.name]
         if node.domain or node.captured or not data_inputs(graph, node) or not data_outputs(graph, node):
             return "float"
-        if is_copy(graph, node):
+        if operators.is_copy(graph, node):
             return "moved"
         if form == "fp16" or (form != "none" and node.name in kept):
             return "fp16"
@@ -118,10 +115,10 @@ class Tensors:
     """
 
     def __init__(
-        self, graph: Graph, builder: Builder, scales: Callable[[str], np.float32], unrounded: Collection[str]
+        self, graph: Graph, builder: draft.Builder, scales: Callable[[str], np.float32], unrounded: Collection[str]
     ) -> None:
         self._builder, self._scale, self._unrounded = builder, scales, unrounded
-        self._positive = non_negative(graph)
+        self._positive = operators.non_negative(graph)
         self._visible = graph.output_names.union(*(node.captured for node in graph.nodes))
         self._computed = {spec.name: spec.name for spec in graph.inputs}
         self._kinds: dict[str, Kind] = {}
@@ -204,14 +201,14 @@ class Tensors:
         return self._made[name, form]
 
 
-_EXACT = of_values("picked") | {"Relu"}
+_EXACT = operators.of_values("picked") | {"Relu"}
 """Operators that make integers of the same scale from integers."""
 
 _AVERAGING = frozenset({"AveragePool", "Resize"})
 """Operators that make fractions from integers, which are rounded before they are scaled, so that halves stay exact."""
 
 
-def emulate_dla(graph: Graph, scheme: Scheme, amax: Amax, *, rounded: Mapping[str, Array] = {}) -> Graph:
+def emulate_dla(graph: Graph, scheme: Scheme, amax: Amax, *, rounded: Mapping[str, model.Array] = {}) -> Graph:
     """Return the graph with every float32 tensor as a DLA would compute it; what no DLA can run stays float32.
 
     INT8 nodes work on integers, held in float32: sums of products are exact up to 2**24. A fused activation or residual
@@ -236,8 +233,8 @@ def emulate_dla(graph: Graph, scheme: Scheme, amax: Amax, *, rounded: Mapping[st
 class _Emitter:
     """Emitter of the nodes in order, each with the forms of its inputs."""
 
-    def __init__(self, graph: Graph, scheme: Scheme, amax: Amax, rounded: Mapping[str, Array]) -> None:
-        self.builder = Builder(graph)
+    def __init__(self, graph: Graph, scheme: Scheme, amax: Amax, rounded: Mapping[str, model.Array]) -> None:
+        self.builder = draft.Builder(graph)
         self._graph, self._rounded = graph, rounded
         self._scales = DlaScales(graph, scheme, amax)
         self._mode = execution_modes(graph, scheme)
@@ -294,11 +291,11 @@ class _Emitter:
     def _add_integer(self, node: Node) -> None:
         """Emit a node without weights, on integers where all its operands have one scale, else on real values."""
         data = data_inputs(self._graph, node)
-        alone = node.op in _AVERAGING or about(node.op).kind == "reduction"  # other inputs are parameters
+        alone = node.op in _AVERAGING or operators.about(node.op).kind == "reduction"  # other inputs are parameters
         if self._unrounded.isdisjoint(data) and (alone or set(filter(None, node.inputs)) <= set(data)):
             if node.op in _EXACT | _AVERAGING and self._has_one_scale(node):
                 return self._add_exact(node)
-            if node.op in SUMS and len(node.inputs) > 1:  # integers of the coarsest scale among the operands
+            if node.op in operators.SUMS and len(node.inputs) > 1:  # integers of the coarsest scale among the operands
                 common = max((self._scales[name] for name in node.inputs), key=float)
                 total = self.builder.name(f"{node.outputs[0]}_sum")
                 self._append(node, lambda name: self._tensors.steps_at(name, common), [total])
@@ -332,7 +329,7 @@ class _Emitter:
             exact = self._graph.constants[name].astype(np.float64) * bias_factor(node) / steps.astype(np.float64)
             inputs.append(self.builder.share_constant(round_half_away(exact).astype(np.float32), f"{name}_int32"))
             attributes = with_plain_bias(node)
-        if steps.ndim and about(node.op).kind == "conv":  # channels come before the spatial dimensions
+        if steps.ndim and operators.about(node.op).kind == "conv":  # channels come before the spatial dimensions
             steps = steps.reshape([-1, *[1] * (values.ndim - 2)])
         total = self.builder.name(f"{node.outputs[0]}_sum")
         self.builder.nodes.append(replace(node, inputs=tuple(inputs), outputs=(total,), attributes=attributes))

@@ -17,10 +17,7 @@ from typing import Literal
 import numpy as np
 
 from edgert.errors import ModelError
-from edgert.graph import Graph, Node
-from edgert.graph.draft import Builder, needed
-from edgert.graph.model import Array
-from edgert.graph.operators import ACTIVATIONS, COMBINING, WEIGHTED, about, clip_bounds, non_negative, of_kind
+from edgert.graph import Graph, Node, draft, model, operators
 from edgert.quantization.lowering import weights
 from edgert.quantization.lowering.trt_form import Amax, lower_trt
 from edgert.quantization.scheme.units import CLIPS, Scheme, Sharing, is_weighted
@@ -45,7 +42,7 @@ def lower(
     storage: Storage = "int8",
     activation: Activation = "symmetric",
     aligned: bool = False,
-    rounded: Mapping[str, Array] = {},
+    rounded: Mapping[str, model.Array] = {},
     span: Span | None = None,
 ) -> Graph:
     """Return the graph with integer weights, and with activations rounded at the points of the scheme.
@@ -95,7 +92,7 @@ def with_biases(
     after: Graph,
     scheme: Scheme,
     stored: Mapping[str, weights.Rounding],
-    rounded: Mapping[str, Array],
+    rounded: Mapping[str, model.Array],
 ) -> Graph:
     """Return a lowered graph with other biases; only their nodes are replaced.
 
@@ -115,7 +112,7 @@ def with_biases(
         form.builder.nodes.append(node)
     form.builder.store_values({name: after.constants[name] for name in after.constants.keys() - before.constants})
     made = form.builder.finish()
-    return replace(made, nodes=needed(made.nodes, made.output_names))
+    return replace(made, nodes=draft.needed(made.nodes, made.output_names))
 
 
 def roundings(
@@ -125,7 +122,7 @@ def roundings(
 
     Arguments are those of :func:`lower`.
     """
-    positive = non_negative(graph) if activation == "unsigned" else frozenset()
+    positive = operators.non_negative(graph) if activation == "unsigned" else frozenset()
     found = {}
     for name, point in scheme.points.items():
         group = scheme.groups[name]
@@ -160,7 +157,7 @@ def absorb_clips(graph: Graph, scheme: Scheme, stored: Mapping[str, weights.Roun
     points, direct = dict(scheme.points), set(scheme.direct)
     for node in graph.nodes:
         point = scheme.points.get(node.inputs[0]) if node.op in CLIPS else None
-        bounds = clip_bounds(graph, node)
+        bounds = operators.clip_bounds(graph, node)
         if point is not None and point.is_hidden and bounds is not None:
             rounding = stored[node.outputs[0]]
             if (
@@ -177,7 +174,7 @@ def lower_ort(
     graph: Graph,
     scheme: Scheme,
     stored: Mapping[str, weights.Rounding],
-    rounded: Mapping[str, Array],
+    rounded: Mapping[str, model.Array],
 ) -> Graph:
     """Return the form of :func:`lower` for ONNX Runtime; ``stored`` has the rounding of each point."""
     form = _OrtEmitter(graph, scheme, stored, rounded)
@@ -198,10 +195,10 @@ class _OrtEmitter:
         graph: Graph,
         scheme: Scheme,
         roundings: Mapping[str, weights.Rounding],
-        rounded: Mapping[str, Array],
+        rounded: Mapping[str, model.Array],
         beside: Graph | None = None,
     ) -> None:
-        self.builder = Builder(beside or graph)
+        self.builder = draft.Builder(beside or graph)
         self._graph, self._scheme, self._roundings = graph, scheme, roundings
         self._rounded = rounded
         self._labels = {name: group[0] for name, group in scheme.groups.items()}  # a scale is named after the first
@@ -218,7 +215,7 @@ class _OrtEmitter:
         inputs = [self._float_name(name) for name in node.inputs]
         if node.name in self._scheme.weighted:
             inputs[1:] = self.parameters(node)
-        if node.op in WEIGHTED and node.inputs[0] in self._stored and self._stays_float(node):
+        if node.op in operators.WEIGHTED and node.inputs[0] in self._stored and self._stays_float(node):
             inputs[0] = self._behind_max(inputs[0], node.inputs[0])
         outputs = weights.raw_output_names(self.builder, self._scheme, node)
         self.builder.nodes.append(replace(node, inputs=tuple(inputs), outputs=outputs))
@@ -252,7 +249,7 @@ class _OrtEmitter:
         inputs = [self._stored.get(name, name) for name in node.inputs]
         outputs = tuple(self.builder.name(f"{name}_quantized") if name else "" for name in node.outputs)
         if node.op in CLIPS:  # a Clip of integers
-            low, high = clip_bounds(self._graph, node) or (0.0, np.inf)
+            low, high = operators.clip_bounds(self._graph, node) or (0.0, np.inf)
             limits = {"min": rounding.integer(low), "max": rounding.integer(high)}
             names = [self.builder.share_constant(value, f"{node.outputs[0]}_{end}") for end, value in limits.items()]
             node, inputs = replace(node, op="Clip", attributes={}), [inputs[0], *names]
@@ -318,7 +315,7 @@ _DENSE = 4
 _MOST = 0.5
 """Largest number of channels added per existing channel; more would cost more work than they save."""
 
-_CHANNEL_BY_CHANNEL = ACTIVATIONS | COMBINING | of_kind("pool")
+_CHANNEL_BY_CHANNEL = operators.ACTIVATIONS | operators.COMBINING | operators.of_kind("pool")
 """Operators that make finite values of a channel of zeros, without reading other channels."""
 
 
@@ -332,13 +329,13 @@ class _ChannelGroup:
     readers: tuple[Node, ...]
 
 
-def align_channels(graph: Graph, rounded: Mapping[str, Array]) -> tuple[Graph, Mapping[str, Array]]:
+def align_channels(graph: Graph, rounded: Mapping[str, model.Array]) -> tuple[Graph, Mapping[str, model.Array]]:
     """Return the graph with channels of zeros added, and the rounded weights by name, widened to match.
 
     Both are returned unchanged where there is nothing to add. Graph inputs and outputs stay. Inner tensors and stored
     weights keep their names and get wider, where only convolutions and operators on single channels make and read them.
     """
-    widened: dict[str, Array] = {}
+    widened: dict[str, model.Array] = {}
     nodes = {node.name: node for node in graph.nodes}
     specs = dict(graph.specs)
     for span in _channel_groups(graph):
@@ -399,7 +396,7 @@ def _is_enclosed(graph: Graph, span: _ChannelGroup) -> bool:
 def _stored(graph: Graph, span: _ChannelGroup) -> Iterator[tuple[str, int]]:
     """Yield (name, dimension) of the stored tensors that get wider."""
     for node in span.makers:
-        if about(node.op).work == "conv":
+        if operators.about(node.op).work == "conv":
             yield from ((name, 0) for name in node.inputs[1:] if name)
     yield from ((node.inputs[1], 1) for node in span.readers if _groups(graph, node) == 1)
 
@@ -420,7 +417,7 @@ def _is_depthwise(graph: Graph, node: Node) -> bool:
 def _groups(graph: Graph, node: Node) -> int:
     """Return the groups of a convolution with stored weight and bias; 0 for other nodes."""
     stored = is_weighted(graph, node) and all(name in graph.constants for name in node.inputs[1:] if name)
-    return int(node.attributes.get("group", 1)) if stored and about(node.op).work == "conv" else 0
+    return int(node.attributes.get("group", 1)) if stored and operators.about(node.op).work == "conv" else 0
 
 
 def _activations(graph: Graph, node: Node) -> list[str]:

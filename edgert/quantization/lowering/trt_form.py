@@ -18,8 +18,7 @@ import numpy as np
 
 from dla import Target as Dla
 from edgert.errors import CalibrationError
-from edgert.graph import Graph, Model, read
-from edgert.graph.draft import Builder
+from edgert.graph import Graph, Model, draft, read
 from edgert.graph.model import Array
 from edgert.quantization.calibration.ranges import RangeTable
 from edgert.quantization.lowering.weights import LIMIT, Rounding, integer_weight, raw_output_names, store_dequantized
@@ -35,7 +34,7 @@ def lower_trt(graph: Graph, scheme: Scheme, amax: Amax, rounded: Mapping[str, Ar
 
     For arguments see :func:`edgert.quantization.lowering.lower.lower`.
     """
-    builder = Builder(graph)
+    builder = draft.Builder(graph)
     read: dict[tuple[str, str], str] = {}  # (node, tensor) → name under which the node reads the tensor
     weights: dict[tuple[str, int | None], str] = {}
 

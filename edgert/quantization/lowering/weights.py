@@ -9,9 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from edgert.backend.base import Array
-from edgert.graph import Graph, Node
-from edgert.graph.draft import Builder
-from edgert.graph.operators import WEIGHTED, about
+from edgert.graph import Graph, Node, draft, operators
 from edgert.quantization.scheme.units import Scheme
 
 F64 = npt.NDArray[np.float64]
@@ -43,9 +41,9 @@ class Kernel:
 
 def kernel_of(graph: Graph, node: Node) -> Kernel | None:
     """Return the weight of a node; None unless it is a stored float tensor."""
-    if node.op not in WEIGHTED or node.domain or len(node.inputs) < 2:
+    if node.op not in operators.WEIGHTED or node.domain or len(node.inputs) < 2:
         return None
-    stored, work = graph.constants.get(node.inputs[1]), about(node.op).work
+    stored, work = graph.constants.get(node.inputs[1]), operators.about(node.op).work
     if stored is None or stored.dtype.kind != "f" or stored.ndim < 2 or (work == "matmul" and stored.ndim != 2):
         return None
     if work == "gemm" and node.attributes.get("transA", 0):
@@ -56,9 +54,9 @@ def kernel_of(graph: Graph, node: Node) -> Kernel | None:
 def to_kernel_layout(stored: Array, node: Node) -> Array:
     """Return a tensor of the shape of a node's weight as (groups, outputs, inputs, taps)."""
     groups = int(node.attributes.get("group", 1))
-    if about(node.op).work == "conv":
+    if operators.about(node.op).work == "conv":
         return stored.reshape(groups, stored.shape[0] // groups, stored.shape[1], -1)
-    if about(node.op).work == "transposed":
+    if operators.about(node.op).work == "transposed":
         flipped: Array = stored.reshape(groups, stored.shape[0] // groups, stored.shape[1], -1).swapaxes(1, 2)
         return flipped
     rows: Array = stored if node.attributes.get("transB", 0) else stored.T
@@ -67,9 +65,9 @@ def to_kernel_layout(stored: Array, node: Node) -> Array:
 
 def from_kernel_layout(values: Array, node: Node, shape: tuple[int, ...]) -> Array:
     """Return the tensor of the stored weight's shape from which :func:`to_kernel_layout` makes ``values``."""
-    if about(node.op).work == "conv":
+    if operators.about(node.op).work == "conv":
         return values.reshape(shape)
-    if about(node.op).work == "transposed":
+    if operators.about(node.op).work == "transposed":
         return np.ascontiguousarray(values.swapaxes(1, 2)).reshape(shape)
     rows: Array = values[0, :, :, 0]
     return np.ascontiguousarray(rows if node.attributes.get("transB", 0) else rows.T)
@@ -77,12 +75,12 @@ def from_kernel_layout(values: Array, node: Node, shape: tuple[int, ...]) -> Arr
 
 def bias_factor(node: Node) -> float:
     """Return the factor of a node's bias: the beta of a Gemm, else 1."""
-    return float(node.attributes.get("beta", 1.0)) if about(node.op).work == "gemm" else 1.0
+    return float(node.attributes.get("beta", 1.0)) if operators.about(node.op).work == "gemm" else 1.0
 
 
 def with_plain_bias(node: Node) -> Mapping[str, Any]:
     """Return the node's attributes for a bias that is multiplied by its factor already."""
-    return {**node.attributes, "beta": 1.0} if about(node.op).work == "gemm" else node.attributes
+    return {**node.attributes, "beta": 1.0} if operators.about(node.op).work == "gemm" else node.attributes
 
 
 def is_per_channel(bias: Array | None, channels: int) -> bool:
@@ -97,7 +95,7 @@ def weighted_nodes(graph: Graph) -> tuple[Node, ...]:
 
 def channel_axis(node: Node, rank: int) -> int:
     """Return the axis of the node's output that holds its output channels."""
-    return rank - 1 if about(node.op).work == "matmul" else 1
+    return rank - 1 if operators.about(node.op).work == "matmul" else 1
 
 
 def channel_means(array: Array, axis: int) -> F64:
@@ -107,7 +105,7 @@ def channel_means(array: Array, axis: int) -> F64:
 
 
 F32 = npt.NDArray[np.float32]
-SUPPORTED = frozenset(name for name in WEIGHTED if about(name).work != "transposed")
+SUPPORTED = frozenset(name for name in operators.WEIGHTED if operators.about(name).work != "transposed")
 """Operators whose input :func:`patches` can divide; each output of a ConvTranspose uses other taps of its weight."""
 
 
@@ -148,7 +146,7 @@ class Moments:
 def patches(kernel: Kernel, values: Array, limit: int, random: np.random.Generator) -> F32:
     """Return up to ``limit`` patches of one input, chosen at random: (groups, patches, n) float32."""
     node = kernel.node
-    if about(node.op).work != "conv":
+    if operators.about(node.op).work != "conv":
         rows = values.reshape(-1, values.shape[-1])
         return np.asarray(rows[_sample(len(rows), limit, random)][None], np.float32)
     groups, _, inputs, taps = kernel.values.shape
@@ -227,7 +225,7 @@ def scale_axis(node: Node, weight: Array) -> int | None:
 
     In a grouped ConvTranspose it has the channels of one group, so that groups share their scales.
     """
-    match about(node.op).work:
+    match operators.about(node.op).work:
         case "conv":
             return 0
         case "transposed":
@@ -305,11 +303,11 @@ class Rounding:
     scale: np.float32
     zero: np.int8 | np.uint8
 
-    def quantize(self, builder: Builder, tensor: str, output: str, label: str) -> str:
+    def quantize(self, builder: draft.Builder, tensor: str, output: str, label: str) -> str:
         """Add a Q from a tensor to ``output``; return ``output``."""
         return builder.add("QuantizeLinear", [tensor, *self._parameters(builder, label)], output)
 
-    def dequantize(self, builder: Builder, stored: str, output: str, label: str) -> str:
+    def dequantize(self, builder: draft.Builder, stored: str, output: str, label: str) -> str:
         """Add a DQ from a stored tensor to ``output``; return ``output``."""
         return builder.add("DequantizeLinear", [stored, *self._parameters(builder, label)], output)
 
@@ -319,18 +317,18 @@ class Rounding:
         step = np.rint(np.float64(value) / np.float64(self.scale)) + int(self.zero)
         return np.asarray(np.clip(step, bounds.min, bounds.max)).astype(self.zero.dtype)
 
-    def _parameters(self, builder: Builder, label: str) -> list[str]:
+    def _parameters(self, builder: draft.Builder, label: str) -> list[str]:
         scale = builder.share_constant(np.asarray(self.scale, np.float32), f"{label}_scale")
         return [scale, builder.share_constant(np.asarray(self.zero), f"{label}_zero_point")]
 
 
-def raw_output_names(builder: Builder, scheme: Scheme, node: Node) -> tuple[str, ...]:
+def raw_output_names(builder: draft.Builder, scheme: Scheme, node: Node) -> tuple[str, ...]:
     """Return the names of a node's outputs; a rounded graph output gives its own name to the rounded form."""
     rounded = {name for name in node.outputs if name in scheme.points and scheme.points[name].is_output}
     return tuple(builder.name(f"{name}_raw") if name in rounded else name for name in node.outputs)
 
 
-def store_dequantized(builder: Builder, values: Array, scales: Scales, axis: int | None, label: str) -> str:
+def store_dequantized(builder: draft.Builder, values: Array, scales: Scales, axis: int | None, label: str) -> str:
     """Store integers behind a DQ with zero point 0, with one scale per index of ``axis``; return the DQ's output."""
     stored = builder.share_constant(values, f"{label}_quantized")
     steps = builder.share_constant(scales, f"{label}_scale")

@@ -14,10 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from edgert.graph import Graph, Node
-from edgert.graph.draft import Builder
-from edgert.graph.fusion import activation
-from edgert.graph.operators import HOMOGENEOUS, POINTWISE, RESHAPES, SUMS, VIEWS, about, clip_bounds, of_kind
+from edgert.graph import Graph, Node, draft, fusion, operators
 from edgert.quantization.lowering.weights import Kernel, is_per_channel, kernel_of
 
 
@@ -37,10 +34,10 @@ def gates(graph: Graph) -> tuple[Gate, ...]:
     """Return all gates of a graph whose x nothing else reads, in order; see :func:`expand_hard_swish`, too."""
     found = []
     for tensor in (node.outputs[0] for node in graph.nodes if node.outputs):
-        chain = activation(graph, tensor)
+        chain = fusion.activation(graph, tensor)
         made = {node.outputs[0] for node in chain}
         readers = [node for node in chain if tensor in node.inputs]
-        products = [node for node in readers if node.op not in SUMS and not made.isdisjoint(node.inputs)]
+        products = [node for node in readers if node.op not in operators.SUMS and not made.isdisjoint(node.inputs)]
         if len(products) == 1:
             found.append(Gate(tensor, frozenset(node.name for node in readers if node is not products[0])))
     return tuple(found)
@@ -51,7 +48,7 @@ def expand_hard_swish(graph: Graph) -> Graph:
 
     See https://onnx.ai/onnx/operators/onnx__HardSwish.html.
     """
-    builder, specs = Builder(graph), dict(graph.specs)
+    builder, specs = draft.Builder(graph), dict(graph.specs)
     for node in graph.nodes:
         if node.op == "HardSwish" and not node.domain:
             factor = builder.name(f"{node.outputs[0]}_gate")
@@ -102,7 +99,7 @@ class Channels:
 
 
 def channels(graph: Graph, gates: Iterable[Gate] = ()) -> Channels:
-    """Return the classes of all channels of a graph. The g of each gate gets x at its old scale, however x is scaled."""
+    """Return the classes of all channels. The g of each gate gets x at its old scale, however x is scaled."""
     trace = _Trace(graph, frozenset(name for gate in gates for name in gate.readers))
     for node in graph.nodes:
         trace.follow(node)
@@ -175,7 +172,7 @@ class _Trace:
     def _add_layer(self, node: Node, kernel: Kernel) -> bool:
         bias = "".join(node.inputs[2:3])
         plain = not bias or is_per_channel(self.graph.constants.get(bias), kernel.outputs)
-        if about(node.op).work == "matmul" or not plain:
+        if operators.about(node.op).work == "matmul" or not plain:
             return False
         reads = self.labels.get(node.inputs[0])
         if reads is None:
@@ -221,7 +218,7 @@ def _pad(trace: _Trace, node: Node) -> PassedLabels:
 
 def _clip(trace: _Trace, node: Node) -> PassedLabels:
     """Pass labels where bounds are 0 or infinite, which is homogeneous; record another upper bound as a ceiling."""
-    low, high = clip_bounds(trace.graph, node) or (np.nan, np.nan)
+    low, high = operators.clip_bounds(trace.graph, node) or (np.nan, np.nan)
     passed = _pass_first(trace, node) if low in (0.0, -np.inf) and high > 0 else None
     if passed is not None and np.isfinite(high):
         trace.ceilings.append((node.inputs[0], high, passed[node.outputs[0]]))
@@ -284,11 +281,13 @@ def _flatten(trace: _Trace, node: Node) -> PassedLabels:
 
 
 _RULES: dict[str, Callable[[_Trace, Node], PassedLabels]] = {
-    **dict.fromkeys((POINTWISE | VIEWS | of_kind("pool")) & HOMOGENEOUS, _with_constants),
+    **dict.fromkeys(
+        (operators.POINTWISE | operators.VIEWS | operators.of_kind("pool")) & operators.HOMOGENEOUS, _with_constants
+    ),
     **dict.fromkeys(("Resize", "Upsample"), _resize),
-    **dict.fromkeys(SUMS, _join_operands),
+    **dict.fromkeys(operators.SUMS, _join_operands),
     **dict.fromkeys(("Mul", "Div"), _product),
-    **dict.fromkeys(RESHAPES, _flatten),
+    **dict.fromkeys(operators.RESHAPES, _flatten),
     "Pad": _pad,
     "Clip": _clip,
     "Concat": _concat,

@@ -10,8 +10,7 @@ from edgert.errors import ModelError, nearest
 from edgert.graph import Graph, Node
 from edgert.graph.fusion import INT8_ONNX_RUNTIME
 from edgert.graph.operators import MEANS, about, clip_bounds, is_copy, of_kind
-from edgert.quantization.scheme import units
-from edgert.quantization.scheme.trt_scheme import plan_dla, plan_gpu
+from edgert.quantization.scheme import trt_scheme, units
 
 
 def scheme(
@@ -43,9 +42,9 @@ def _plan(graph: Graph, target: units.Target, keep: frozenset[str], dla: Dla) ->
         case "ort":
             return plan_ort(graph, keep)
         case "gpu":
-            return plan_gpu(graph, keep)
+            return trt_scheme.plan_gpu(graph, keep)
         case "dla":
-            return plan_dla(graph, keep, dla)
+            return trt_scheme.plan_dla(graph, keep, dla)
 
 
 def _missing_unit_reason(graph: Graph, name: str, whole: units.Scheme) -> str:

@@ -14,10 +14,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 
 from dla import Target as Dla, Verdict, int8_verdicts
 from edgert.errors import CalibrationError
-from edgert.graph import Graph, Node
-from edgert.graph.dla_node import dla_nodes
-from edgert.graph.fusion import INT8_TENSORRT
-from edgert.graph.operators import about, is_copy
+from edgert.graph import Graph, Node, dla_node, fusion, operators
 from edgert.quantization.scheme import units
 
 _RESERVED = (",", "'", "*")
@@ -59,7 +56,7 @@ def layer_precisions(nodes: Iterable[str], precision: str = "fp16") -> str:
 
 def plan_gpu(graph: Graph, keep: frozenset[str]) -> units.Scheme:
     """Plan for TensorRT on a GPU; see :func:`edgert.quantization.scheme.scheme.scheme`."""
-    found = units.fuse(graph, INT8_TENSORRT)
+    found = units.fuse(graph, fusion.INT8_TENSORRT)
     kept = tuple(unit for unit in found if unit.name in keep)
     readers, passing = _readers(graph, found, kept)
     integer = tuple(unit for unit in found if unit not in kept and (unit.weight or unit.name in passing))
@@ -85,10 +82,10 @@ def plan_dla(graph: Graph, keep: frozenset[str], dla: Dla = units.USUAL_DLA) -> 
     A region in which a scale is missing runs in FP16, or not on the DLA. Outputs of a region are not rounded, since it
     writes them in FP16.
     """
-    found = units.fuse(graph, INT8_TENSORRT)
+    found = units.fuse(graph, fusion.INT8_TENSORRT)
     kept = tuple(unit for unit in found if unit.name in keep)
     barred = {name for unit in kept for name in unit.nodes}
-    nodes = dla_nodes(graph)
+    nodes = dla_node.dla_nodes(graph)
     verdicts = {node.name: verdict for node, verdict in zip(nodes, int8_verdicts(nodes, dla), strict=True)}
     able = _int8_nodes(graph, verdicts, barred)
     points = {}
@@ -116,7 +113,7 @@ def plan_dla(graph: Graph, keep: frozenset[str], dla: Dla = units.USUAL_DLA) -> 
 def _int8_nodes(graph: Graph, verdicts: Mapping[str, Verdict], barred: set[str]) -> set[str]:
     """Return the nodes that a DLA may run in INT8, and those that move values between them."""
     able = {n for n, verdict in verdicts.items() if n not in barred and verdict.int8_form in ("int8", "lookup")}
-    moving = [node for node in graph.nodes if is_copy(graph, node)]
+    moving = [node for node in graph.nodes if operators.is_copy(graph, node)]
     for node in moving:
         makers = [graph.producers[name] for name in units.data_inputs(graph, node) if name in graph.producers]
         if any(maker.name not in able for maker in makers):
@@ -172,11 +169,11 @@ def _readers(
 
 def commutes(graph: Graph, node: Node) -> bool:
     """Return whether rounding commutes with a node, with one scale on both sides; with averages it nearly does."""
-    if about(node.op).kind == "join":
+    if operators.about(node.op).kind == "join":
         return all(units.is_activation(graph, name) for name in node.inputs)
     if node.op in ("MaxPool", "AveragePool"):
         return len(node.outputs) == 1
-    return is_copy(graph, node)
+    return operators.is_copy(graph, node)
 
 
 def keeps_scale(graph: Graph, node: Node) -> bool:

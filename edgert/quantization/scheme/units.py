@@ -8,9 +8,8 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from dla import Form, Target as Dla
-from edgert.graph import Graph, Node
+from edgert.graph import Graph, Node, operators
 from edgert.graph.fusion import SHORTCUT, Fusion, kernel
-from edgert.graph.operators import WEIGHTED, about, is_copy
 
 CLIPS = frozenset({"Relu", "Clip"})
 """Activations that only bound values, and do the same to integers of the same scale."""
@@ -32,7 +31,7 @@ def fed_tensors(graph: Graph) -> frozenset[str]:
     if graph not in _FED:
         found = {spec.name for spec in graph.inputs}
         for node in graph.nodes:
-            if about(node.op).kind != "measure" and not found.isdisjoint(node.reads):
+            if operators.about(node.op).kind != "measure" and not found.isdisjoint(node.reads):
                 found.update(filter(None, node.outputs))
         _FED[graph] = frozenset(found)
     return _FED[graph]
@@ -43,7 +42,7 @@ _FED: WeakKeyDictionary[Graph, frozenset[str]] = WeakKeyDictionary()
 
 def data_inputs(graph: Graph, node: Node) -> tuple[str, ...]:
     """Return the float32 activations that a node reads as data, once each."""
-    names = node.inputs[:1] if is_copy(graph, node) else node.inputs
+    names = node.inputs[:1] if operators.is_copy(graph, node) else node.inputs
     return tuple(dict.fromkeys(name for name in names if is_activation(graph, name)))
 
 
@@ -60,7 +59,7 @@ def tensors_in_order(graph: Graph) -> Iterator[str]:
 
 def is_weighted(graph: Graph, node: Node) -> bool:
     """Return whether a node applies a stored float32 weight, its second input, to an activation, its first."""
-    if node.op not in WEIGHTED or node.domain or len(node.inputs) < 2:
+    if node.op not in operators.WEIGHTED or node.domain or len(node.inputs) < 2:
         return False
     weight = graph.constants.get(node.inputs[1])
     return weight is not None and weight.dtype == np.float32 and is_activation(graph, node.inputs[0])
