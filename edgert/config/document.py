@@ -172,8 +172,7 @@ def mapping_document(
 
     Tuples become lists, and paths become texts.
 
-    Raises:
-        ConfigError: a key is not a text, a value has a type that YAML lacks, or as in :func:`read_document`.
+    Raises ConfigError: a key is not a text, a value has a type that YAML lacks, or as in :func:`read_document`.
     """
     builder = _Builder(_MAPPING, os.environ if env is None else env)
     data = builder.copy(mapping, ())

@@ -273,8 +273,7 @@ def load_pipeline(path: PipelineSource, overrides: Iterable[str] = ()) -> Pipeli
             it, those in a mapping to the current folder. A loaded pipeline is returned unchanged.
         overrides: ``key.path=value`` strings, as of ``--set``; not accepted for a loaded pipeline.
 
-    Raises:
-        ConfigError: the file has mistakes; the error is the first one with its line, and ``others`` has the rest.
+    Raises ConfigError: the file has mistakes; the error is the first one with its line, and ``others`` has the rest.
     """
     file = read_pipeline(path, overrides)
     if file is not path and (note := file.document.overlay_note):

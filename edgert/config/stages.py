@@ -363,8 +363,7 @@ class PackageStage(_StageWithInputs, Kinded):
             stages: all stages by name; each listens to existing stages, and none to itself.
             where: function that returns the place of a key in the file.
 
-        Raises:
-            ConfigError: the stage cannot follow the stages before it.
+        Raises ConfigError: the stage cannot follow the stages before it.
         """
 
 

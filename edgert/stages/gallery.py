@@ -49,8 +49,7 @@ class Gallery:
     Args:
         path: path of the file, which may not exist before the first vector is added.
 
-    Raises:
-        ConfigError: the file is not a gallery, or its name has another suffix.
+    Raises ConfigError: the file is not a gallery, or its name has another suffix.
     """
 
     def __init__(self, path: str | Path) -> None:

@@ -206,8 +206,7 @@ class Preprocessor:
             caller.
         where: place of the model, for messages.
 
-    Raises:
-        ModelError: the tensor is not an image of the configured color and layout.
+    Raises ModelError: the tensor is not an image of the configured color and layout.
     """
 
     def __init__(self, config: InputConfig, tensor: Array, where: str = "") -> None:

@@ -123,8 +123,7 @@ def models(name: str | None = None) -> tuple[KnownFamily, ...]:
     Args:
         name: part of a family's name, like ``rf-detr``, or a decoder, like ``yolov8``; all families by default.
 
-    Raises:
-        ConfigError: no family has that name.
+    Raises ConfigError: no family has that name.
     """
     known = tuple(KnownFamily(one, measurements().get(one.name, ())) for one in FAMILIES)
     if name is None:

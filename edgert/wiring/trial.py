@@ -60,8 +60,7 @@ def readings(
 ) -> list[TaskConfig]:
     """Return every task that can read the outputs: the written one first, then guesses, each with its variants.
 
-    Raises:
-        ModelError: no decoder can read the outputs; the error names those that were tried.
+    Raises ModelError: no decoder can read the outputs; the error names those that were tried.
     """
     if isinstance(written, PythonTask):
         return [written]

@@ -31,8 +31,7 @@ class Decoder(Protocol):
                 record must not keep them.
             geometry: map from network pixels to source pixels.
 
-        Raises:
-            ModelError: the outputs do not have the shapes this decoder reads.
+        Raises ModelError: the outputs do not have the shapes this decoder reads.
         """
 
 

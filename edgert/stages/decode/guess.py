@@ -135,8 +135,7 @@ def guess(
 
     ``input_shape`` has no batch dimension; dynamic dimensions are None.
 
-    Raises:
-        ConfigError: a decoder of an installed package cannot be loaded.
+    Raises ConfigError: a decoder of an installed package cannot be loaded.
     """
     shapes = tuple(tuple(size or 0 for size in shape) for shape in output_shapes)
     joined, network = " ".join(output_names).lower(), network_size(input_shape)

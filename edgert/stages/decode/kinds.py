@@ -135,8 +135,7 @@ def decoder_for(
 ) -> CheckedDecoder:
     """Return the decoder that a task names. ``python:`` searches the folder ``search`` first.
 
-    Raises:
-        ConfigError: an unknown option, or a user's function that cannot be loaded.
+    Raises ConfigError: an unknown option, or a user's function that cannot be loaded.
     """
     if isinstance(task, PythonTask):
         loaded, args = load_object(task.python, where, search), task.args

@@ -73,11 +73,7 @@ class _Devices:
         self._check = RateCheck(self._where, path, config.fps, clock) if config.fps else None
 
     def connect(self, device: CudaDevice | None) -> Device:
-        """Open the camera.
-
-        Raises:
-            DeviceError: there is no such camera, or this user may not read it.
-        """
+        """Open the camera. Raises DeviceError: there is no such camera, or this user may not read it."""
         check_device(self._path, self._where)
         self._mode.update()
         refuse_bare_sensor(self._path, self._mode.offers, self._where)

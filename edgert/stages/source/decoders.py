@@ -34,8 +34,7 @@ class DecoderChoice:
     def apply(self, video: Video, device: CudaDevice | None) -> None:
         """Choose the decoder of a video that was just opened.
 
-        Raises:
-            FinalError: ``decode: gpu``, and the GPU cannot decode it.
+        Raises FinalError: ``decode: gpu``, and the GPU cannot decode it.
         """
         reason = "decode: cpu" if self.decode == "cpu" else self.refused or video.why_not_on(device)
         if not reason:

@@ -211,8 +211,7 @@ class Video:
         ``on_refused`` gets the reason where the decoder gives no image; without it, :meth:`images` raises.
         ``on_failed`` gets reason and time where it fails later.
 
-        Raises:
-            DeviceError: the decoder cannot be created.
+        Raises DeviceError: the decoder cannot be created.
         """
         from edgert.stages.source.gst_decoder import GstDecoder, is_nvdec
         from edgert.stages.source.nvdec import FILE_BATCH, Nvdec

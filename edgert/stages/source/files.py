@@ -42,8 +42,7 @@ class VideoFile:
     Args:
         file: name that the frames get, for one of several videos; empty otherwise.
 
-    Raises:
-        StageError: the file is missing, unreadable, not a video, cut off, or without a single good frame.
+    Raises StageError: the file is missing, unreadable, not a video, cut off, or without a single good frame.
     """
 
     live = False

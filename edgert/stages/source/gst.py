@@ -134,8 +134,7 @@ def gst_source(
     buffers, so copy frames that are kept for long. ``lost`` makes the error of a camera behind a daemon, which never
     ends and is tried again less often.
 
-    Raises:
-        DeviceError: PyGObject or GStreamer is missing; on the first frame: the pipeline is refused or fails.
+    Raises DeviceError: PyGObject or GStreamer is missing; on the first frame: the pipeline is refused or fails.
     """
     where = f"stages.{name}"
     if lost is None:  # a pipeline file with a board's camera can be checked on machines without GStreamer

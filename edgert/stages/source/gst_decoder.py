@@ -108,8 +108,7 @@ class GstDecoder:
 
     With ``low_latency``, a live stream has no B frames, and images come in display order.
 
-    Raises:
-        DeviceError: GStreamer refuses the pipeline.
+    Raises DeviceError: GStreamer refuses the pipeline.
     """
 
     title = "the board's own decoder (nvv4l2decoder)"

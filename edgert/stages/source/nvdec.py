@@ -196,8 +196,7 @@ class Nvdec:
     on other streams wait for. Surfaces in use stay valid after :meth:`close`. With ``low_latency``, each image comes at
     once; for streams without B frames only.
 
-    Raises:
-        DeviceError: the package is missing, or refuses the codec.
+    Raises DeviceError: the package is missing, or refuses the codec.
     """
 
     title = "NVDEC"

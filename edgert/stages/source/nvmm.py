@@ -48,8 +48,7 @@ class NvmmLoans:
 
         ``owner`` keeps the buffer alive. ``keep`` says that the pool in use has the buffer, which will come again.
 
-        Raises:
-            DeviceError: kernels cannot read the image.
+        Raises DeviceError: kernels cannot read the image.
         """
         with self._lock, self._device:
             image = self._image(surface, keep)

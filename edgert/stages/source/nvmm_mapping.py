@@ -222,8 +222,7 @@ class MappedSurface:
         width, height: pixels.
         color: matrix and range of the first image; None where its format does not declare them.
 
-    Raises:
-        DeviceError: the memory is not pitch-linear, or a call fails; the steps before it are undone.
+    Raises DeviceError: the memory is not pitch-linear, or a call fails; the steps before it are undone.
     """
 
     def __init__(self, surface: int, calls: JetsonCalls, way: Way = "EGL image", writes: bool = False) -> None:
@@ -295,8 +294,7 @@ def map_surface(
 
     ``known`` is the way of the stream's earlier images, so that a way which the library refuses is tried only once.
 
-    Raises:
-        DeviceError: kernels cannot read its memory, or every way fails.
+    Raises DeviceError: kernels cannot read its memory, or every way fails.
     """
     batch = Surface.from_address(surface)
     if not batch.surface_list or batch.mem_type not in (0, _CUDA_DEVICE, _SURFACE_ARRAY):

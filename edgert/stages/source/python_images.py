@@ -48,8 +48,7 @@ class PythonSource:
         make: function that returns a :class:`Renderer` or an iterable. It gets those of ``width``, ``height``, ``fps``
             and ``seed`` that it has as parameters, and the options.
 
-    Raises:
-        ConfigError: ``make`` refuses these arguments, or returns something else.
+    Raises ConfigError: ``make`` refuses these arguments, or returns something else.
     """
 
     def __init__(
