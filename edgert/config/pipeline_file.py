@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, TypeVar, get_args, get_origin
 
+import yaml
 from pydantic import Field, TypeAdapter, ValidationError, model_validator
 
 from edgert.config import fields
@@ -16,12 +17,11 @@ from edgert.config.document import Document, changed_document, mapping_document,
 from edgert.config.engine_choice import ORT_CUDA, TENSORRT, EngineChain
 from edgert.config.fields import Section, error_message
 from edgert.config.flow import check_flow, check_outputs, check_variants
-from edgert.config.foreign_keys import replacement_for
 from edgert.config.model_section import TASK_VERBS, DetectTask, InputConfig, ModelConfig, TaskConfig
 from edgert.config.stages import STAGE_VERBS, SourceStage, StageConfig, explain_no_verb
 from edgert.custom_op import load_operators
 from edgert.errors import ConfigError, EdgertError, nearest
-from edgert.installation import pipeline_path
+from edgert.installation import pipeline_path, shipped
 
 # The sections ``input:`` and ``task:`` as one line of a command line:
 #
@@ -407,7 +407,7 @@ def _config_error(document: Document, detail: Any) -> ConfigError:
         return ConfigError(error.what, why=error.why, where=document.where(loc), fix=error.fix, code=error.code)
     if kind == "unknown_key":
         context = detail["ctx"]
-        place = replacement_for(str(context["key"]), loc, document.data)
+        place = _replacement_for(str(context["key"]), loc, document.data)
         loc = (*loc, context["key"])
         fix = "; ".join(filter(None, (place, f"known here: {context['known']}")))
         return ConfigError(message, where=document.where(loc), fix=fix, code="E101")
@@ -428,6 +428,16 @@ def _config_error(document: Document, detail: Any) -> ConfigError:
         return ConfigError(f"{name}: {message}", where=where, fix=fix)
     value = document.written.get(loc, detail["input"])  # ${NAME} as written, so that its value is not printed
     return ConfigError(f"{name}: cannot use {value!r}", why=message, where=where)
+
+
+def _replacement_for(key: str, above: Sequence[str | int], data: Mapping[str, Any]) -> str:
+    """Return the place of another tool's key, as ``conf is models.parts.task.score``; empty for an unknown key."""
+    places = yaml.safe_load(shipped("configs/foreign_keys.yaml").read_text(encoding="utf-8"))
+    place = next((place for place, keys in places.items() if key.lower().replace("-", "_") in keys), "")
+    models = data.get("models")
+    known = [str(name) for name in models] if isinstance(models, Mapping) else []
+    own = str(above[1]) if len(above) > 1 and above[0] == "models" else known[0] if len(known) == 1 else "NAME"
+    return f"{key} is {place.replace('NAME', own)}" if place else ""
 
 
 def _other_name(document: Document, loc: tuple[Any, ...]) -> str:

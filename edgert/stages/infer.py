@@ -1,8 +1,7 @@
 """Inference stages on the CPU: on frames, on crops of detections, in batches, or segment by segment."""
 
-from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -39,18 +38,7 @@ class Inference(Protocol):
         """Write a frame into a row of the next run; return the map to source pixels. The frame may then be released."""
 
     def run(self, *geometries: Geometry) -> Iterable[Record]:
-        """Run the filled rows; return a record for each."""
-
-
-class PendingRecords(ABC):
-    """Records of a run that may still be in progress."""
-
-    @abstractmethod
-    def __iter__(self) -> Iterator[Record]: ...
-
-    @abstractmethod
-    def records(self) -> Sequence[Record]:
-        """Wait for the run, and return its records. Raises EdgertError when the run failed."""
+        """Run the filled rows; return a record for each. Iterating over them may wait for the run."""
 
 
 class HostInference:
@@ -124,7 +112,7 @@ class Infer(SimpleStage):
             batch = enumerate(crops[start : start + self._inference.rows])
             runs.append(self._inference.run(*(self._inference.fill(crop, row) for row, crop in batch)))
         # The first run is collected after the last has begun, so that a GPU works while further crops are uploaded.
-        return [one for run in runs for one in (run.records() if isinstance(run, PendingRecords) else run)]
+        return [one for run in runs for one in run]
 
 
 def newest_detections(result: Result) -> tuple[str, Detections]:

@@ -19,7 +19,6 @@ from edgert.stages.crop import Geometry
 from edgert.stages.gpu.gpu_preprocess import GpuPreprocessor, ReadyFrame, hold
 from edgert.stages.gpu.upload import Uploader, is_shared
 from edgert.stages.gpu.waiting import RunTimer, WaitMode, wait_methods
-from edgert.stages.infer import PendingRecords
 from edgert.tracing import HERE
 
 log = logging.getLogger("edgert.gpu")
@@ -261,7 +260,7 @@ class InferenceSlot:
         return (whole, device.capture(self._reading, decode)) if self._is_beside else (whole,)
 
 
-class Batch(PendingRecords):
+class Batch:
     """Pending records of frames that the GPU processes together. Any thread may read them."""
 
     __slots__ = ("_records", "_turn", "geometries", "slot")

@@ -11,6 +11,7 @@ import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from functools import partial
+from typing import Any, cast
 
 from edgert.clock import Clock
 from edgert.stages.source import v4l2
@@ -94,7 +95,7 @@ class RateCheck:
 
     def watch(self, device: Device, offered: Offers) -> Device:
         """Return the opened camera with its images counted. ``offered`` holds its rates at its size."""
-        return _Counted(device, partial(self._watch_images, offered))
+        return cast("Device", _Counted(device, partial(self._watch_images, offered)))
 
     def _watch_images(self, offered: Offers, images: Iterable[Image]) -> Iterator[Image]:
         """Yield the images, and measure their rate without the time that the consumer takes."""
@@ -136,23 +137,11 @@ class _Counted:
     def __init__(self, device: Device, watched: Callable[[Iterable[Image]], Iterator[Image]]) -> None:
         self._device, self._watched = device, watched
 
-    @property
-    def skipped(self) -> int:
-        return self._device.skipped
-
-    @property
-    def waiting_since_ns(self) -> int | None:
-        return self._device.waiting_since_ns
-
-    @property
-    def ending(self) -> str:
-        return self._device.ending
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._device, name)
 
     def images(self) -> Iterator[Image]:
         return self._watched(self._device.images())
-
-    def close(self) -> None:
-        self._device.close()
 
 
 def _has_size(fd: int, kernel: v4l2.Kernel, pixel_format: int, size: Size) -> bool:
