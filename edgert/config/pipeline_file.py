@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, TypeVar, get_args, get_origin
 
-import yaml
 from pydantic import Field, TypeAdapter, ValidationError, model_validator
 
 from edgert.config import fields
@@ -22,6 +21,7 @@ from edgert.config.stages import STAGE_VERBS, SourceStage, StageConfig, explain_
 from edgert.custom_op import load_operators
 from edgert.errors import ConfigError, EdgertError, nearest
 from edgert.installation import pipeline_path, shipped
+from edgert.yaml_nodes import LOADER
 
 # The sections ``input:`` and ``task:`` as one line of a command line:
 #
@@ -432,7 +432,7 @@ def _config_error(document: Document, detail: Any) -> ConfigError:
 
 def _replacement_for(key: str, above: Sequence[str | int], data: Mapping[str, Any]) -> str:
     """Return the place of another tool's key, as ``conf is models.parts.task.score``; empty for an unknown key."""
-    places = yaml.safe_load(shipped("configs/foreign_keys.yaml").read_text(encoding="utf-8"))
+    places = LOADER(shipped("configs/foreign_keys.yaml").read_text("utf-8")).get_single_data()
     place = next((place for place, keys in places.items() if key.lower().replace("-", "_") in keys), "")
     models = data.get("models")
     known = [str(name) for name in models] if isinstance(models, Mapping) else []

@@ -4,11 +4,10 @@ import re
 from pathlib import Path
 from string import Template
 
-import yaml
-
 from edgert.errors import ConfigError
 from edgert.files import replace_text
 from edgert.installation import shipped
+from edgert.yaml_nodes import LOADER
 
 _NAME = re.compile(r"[a-z](_?[a-z0-9])*")
 
@@ -26,7 +25,7 @@ def write_package(name: str, folder: Path) -> list[Path]:
     if made.exists():
         raise ConfigError(f"{made} exists", fix="give another name, or remove it")
     template = Template(shipped("configs/ros2_package.yaml").read_text(encoding="utf-8"))
-    texts = yaml.safe_load(template.substitute(name=name))
+    texts = LOADER(template.substitute(name=name)).get_single_data()
     for path, text in texts.items():
         replace_text(made / path, text)
     return [made / path for path in texts]

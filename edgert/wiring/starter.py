@@ -9,8 +9,6 @@ from pathlib import Path
 from string import Template
 from typing import Any
 
-import yaml
-
 from edgert.backend import Engine
 from edgert.config.model_section import PythonTask, value_of, verb_of
 from edgert.config.pipeline_file import parse_pipeline
@@ -27,6 +25,7 @@ from edgert.wiring.check_report import Row, setting_json, yaml_value
 from edgert.wiring.inferred import Inferred, infer
 from edgert.wiring.search import Progress, Subject, search_progress
 from edgert.wiring.trial import guesses, make_checked_decoder
+from edgert.yaml_nodes import LOADER
 
 
 @dataclass(frozen=True, slots=True)
@@ -343,7 +342,7 @@ def make_stub(engine: Engine, network: Size, onnx: Path, folder: Path) -> Stub:
         "shape": tuple(image.shape),
         "dtype": image.dtype,
     }
-    texts = yaml.safe_load(shipped("configs/decoder_template.yaml").read_text(encoding="utf-8"))
+    texts = LOADER(shipped("configs/decoder_template.yaml").read_text("utf-8")).get_single_data()
     return Stub(module, {Template(name).substitute(fields): Template(texts[name]).substitute(fields) for name in texts})
 
 
