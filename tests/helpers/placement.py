@@ -38,10 +38,6 @@ def random_network(
     return Network(name, nodes, (image, *edges), home=home, rate_hz=rate_hz)
 
 
-def chain_network(seed: int, units: int, *, among: Sequence[str] = GPU_DLA, forbidden: float = 0.15) -> Network:
-    return random_network(seed, units, among=among, forbidden=forbidden, skips=0.0)
-
-
 def _unit(random: np.random.Generator, index: int, among: Sequence[str], alike: bool, forbidden: float) -> Unit:
     time_ms = float(random.lognormal(-2, 0.8))
     costs = {}
