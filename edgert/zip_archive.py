@@ -226,7 +226,7 @@ def _no_bundle(file: BinaryIO, where: str) -> ArtifactError:
     file.seek(0)
     start = file.read(4)
     if not start.startswith(b"PK"):
-        why, fix = "it does not begin like a zip file", "name what edgert build wrote"
+        why, fix = "it does not begin like a zip file" if start else "it is empty", "name what edgert build wrote"
         return ArtifactError(f"{where} is no bundle", why=why, fix=fix)
     if where.endswith(CHECKPOINTS):
         fix = export_first(where)
