@@ -124,5 +124,4 @@ def banks(channels: int, width: int, kernel: tuple[int, int], dilation_h: int = 
 
 
 def _ceil_div(value: int, unit: int) -> int:
-    """Return the quotient rounded up."""
     return -(-value // unit)

@@ -137,7 +137,6 @@ def _merge_groups(groups: list[list[int]], wiring: Wiring, keys: Sequence[int | 
 
 
 def _has_detour(a: int, b: int, members: Mapping[int, list[int]], home: Sequence[int], wiring: Wiring) -> bool:
-    """Return whether a path from group a to group b leads through another group."""
     last = members[b][-1]
     waiting = [place for one in members[a] for place in wiring.after[one] if home[place] not in (a, b)]
     seen: set[int] = set()
@@ -224,7 +223,6 @@ class _Segments:
         return self._weight_bytes(places) < GLOBAL_BYTES and self._inner_bytes(places) < LOCAL_BYTES
 
     def _connected_parts(self, run: Sequence[int]) -> list[list[int]]:
-        """Split a run of nodes into its connected parts."""
         left, parts = set(run), []
         while left:
             part, waiting = [], [left.pop()]
@@ -259,7 +257,6 @@ class _Segments:
         return size // channels * -(-channels // unit) * unit * _CELL_BYTES
 
     def _inner_bytes(self, places: Sequence[int]) -> int:
-        """Return the size of the tensors that are computed and read only inside."""
         inside = set(places)
         stay = [
             tensor for name, tensor in self._computed_tensors(places).items() if not self._is_read_outside(name, inside)

@@ -207,7 +207,7 @@ def inspect_bundle(path: str | Path, signers: Path | None = None) -> BundleInspe
     """Check a bundle's members and signature, and read its content.
 
     Args:
-        path: path of the bundle, a file or a folder.
+        path: path of the bundle.
         signers: file of accepted signers; None: the signature is not checked.
 
     Raises:

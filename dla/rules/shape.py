@@ -23,7 +23,6 @@ def folded(node: Node) -> Verdict | None:
 
 
 def _is_renaming(node: Node) -> bool:
-    """Return whether the output of a node equals its input."""
     if not node.inputs or not node.outputs or node.inputs[0] is None or node.outputs[0] is None:
         return False
     source, made = node.inputs[0], node.outputs[0]

@@ -256,7 +256,6 @@ class PowerControl:
         return fields[19] if len(fields) > 19 else ""
 
     def _write_journal(self) -> None:
-        """Write the journal atomically and flush it to the disk."""
         if self._dry_run:
             return
         try:

@@ -113,7 +113,6 @@ def _late_samples(rules: Rules, state: State, seen: Observation) -> int:
 
 
 def _learn(rules: Rules, state: State, seen: Observation) -> State:
-    """Return the state with errors learned from steady readings of the present setting and demand."""
     power_w = recent_w(state)
     is_steady = seen.at_ns - state.steady_ns >= rules.tolerances.sensor_s * 1e9
     if power_w is None or not is_steady or len(state.powers) < _READINGS:
@@ -131,7 +130,6 @@ def _learn(rules: Rules, state: State, seen: Observation) -> State:
 
 
 def _own_error(rules: Rules, ratio: float, common: float | None) -> float:
-    """Return a setting's own error, within its limits."""
     most = 1 + rules.tolerances.own_error
     return 1.0 if common is None else min(max(ratio / common, 1 / most), most)
 

@@ -152,7 +152,6 @@ class Governor:
         return None
 
     def _beside_budget(self, power_w: float) -> str:
-        """Return power or CPU time and its budget, for people."""
         budget = self.rules.budget
         return f"{'power' if budget.unit == 'W' else 'CPU time'} {power_w:.4g} of {budget.power_w:.4g} {budget.unit}"
 

@@ -366,6 +366,5 @@ def check_meter(budget: Budget, power: Reading) -> str:
 
 
 def _excess(setting: Setting, budget: Budget) -> float:
-    """Return the largest ratio of a setting's predictions to the budget; at most 1 if all limits are kept."""
     pairs = ((setting.power_w, budget.power_w), (setting.latency_ms, budget.latency_ms))
     return max((value / limit for value, limit in pairs if limit), default=0.0)

@@ -135,7 +135,6 @@ def open_bundle(path: str | Path) -> Bundle:
 
 
 def _read_manifest(container: ZipContainer) -> Manifest:
-    """Return the manifest of a container, after all members were checked."""
     where, sizes = str(container.path), container.sizes
     if NAME not in sizes:
         raise ArtifactError(
@@ -228,7 +227,6 @@ def _has_equal_bundle(path: Path, manifest: Manifest, signature: bytes) -> bool:
 
 
 def _remove_abandoned_parts(path: Path) -> None:
-    """Remove the partly written files of killed builds."""
     for old in path.parent.glob(f".{glob.escape(path.name)}-{_PARTIAL_NAME}"):
         with contextlib.suppress(OSError):  # another build removes it at the same time, or another user owns it
             if time.time() - old.stat().st_mtime > _STALE_S:

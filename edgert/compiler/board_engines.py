@@ -195,7 +195,6 @@ class BundleEngines:
         return Compiled(spec, made, found, tuple(others)), opened
 
     def _build_plans(self, spec: EngineSpec) -> tuple[list[BuiltEngine], TrtEngine | None]:
-        """Return an engine's plans, compiled or found, and the opened engine if that is possible."""
         if spec.parts and self._opens:
             return self._trt.build_and_open_all(spec.parts, self._store, spec.profiles)
         if self._opens:

@@ -230,7 +230,6 @@ def _build_steps(
     runner: Runner,
     started: float,
 ) -> Built:
-    """Do the steps of a build, and write the bundle."""
     cache, stop = runner.cache.folder, runner.stop
     directory, jobs = file.document.path.parent, dict[str, ModelJob]()
     for name, config in file.config.models.items():
@@ -259,7 +258,6 @@ def _build_steps(
 
 
 def _workers(jobs: Mapping[str, ModelJob]) -> int:
-    """Return the number of models to build at a time, limited by cores and memory."""
     free = free_bytes()
     largest = max((total_bytes([one.config.onnx]) for one in jobs.values()), default=0)
     fitting = free // (_BASE_BYTES + _PER_MODEL_BYTE * largest) if free else 1

@@ -205,7 +205,6 @@ def check_board(manifest: Manifest, machine: Machine, where: str) -> str:
 
 
 def _differences(wanted: Board, here: Board) -> list[str]:
-    """Return the differences between two boards that a placement depends on."""
     facts = (
         ("chip", wanted.soc, here.soc),
         ("GPU", f"{wanted.gpu.sms} SMs", f"{here.gpu.sms} SMs"),

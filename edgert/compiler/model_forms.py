@@ -257,7 +257,6 @@ def _with_own_scales(job: ModelJob, runner: Runner, digest: str, shaped: Product
 
 
 def _with_quality(made: ModelForms, runner: Runner) -> ModelForms:
-    """Return the forms after comparing them with the reference, with the files ``quality`` and ``labels``."""
     job = made.job
     verified = runner.do(model_steps.verify_step(job, made.reference, made.forms, job.config.accuracy is not None))
     quality = verified.json(model_steps.QUALITY)  # the steps of INT8 add accuracy and noise per tensor

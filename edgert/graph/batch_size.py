@@ -96,7 +96,6 @@ def batch_axes(graph: Graph) -> dict[str, int]:
 
 
 def _output_batch_axis(graph: Graph, node: Node, data: str, output: str, axes: Mapping[str, int]) -> int | None:
-    """Return the batch dimension of a node's output; None where it is not known."""
     before, after, axis = graph.shape(data), graph.shape(output), axes[data]
     if before is None or after is None:
         return None

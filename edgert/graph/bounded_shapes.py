@@ -70,7 +70,6 @@ def bound_shapes(graph: Graph, objects: int | None = None) -> BoundedGraph:
 
 
 def _downstream(graph: Graph, sources: Mapping[str, str]) -> frozenset[str]:
-    """Return the names of the sources and of all nodes that depend on them."""
     found, tensors = set[str](), set[str]()
     for node in graph.nodes:
         if node.name in sources or not tensors.isdisjoint(node.reads):
@@ -119,7 +118,6 @@ class _Sizes:
 
 
 def _bound(node: Node, spec: TensorSpec, sizes: _Sizes, objects: int | None) -> tuple[int, ...]:
-    """Return the largest size that each dimension of a result can have."""
     bound = _BOUNDS.get(node.op, _same_axis if node.op in _SAME_AXIS else _stated)
     return tuple(max(size, 1) for size in bound(node, spec, sizes, objects))
 
@@ -172,7 +170,6 @@ def _rows_read(node: Node, spec: TensorSpec, sizes: _Sizes, objects: int | None)
 
 
 def _stated(node: Node, spec: TensorSpec, sizes: _Sizes, objects: int | None) -> tuple[int, ...]:
-    """Return ``objects`` for every open dimension."""
     if objects is None:
         raise _unbounded_error(node)
     dims = spec.shape if spec.ranked else (None,)

@@ -43,7 +43,6 @@ def _sort_nodes(graph: Graph) -> Result:
 
 
 def _dependencies(graph: Graph) -> list[set[int]]:
-    """Return the positions of the nodes that each node reads."""
     places = {id(node): position for position, node in enumerate(graph.nodes)}
     producers = {name: places[id(node)] for name, node in graph.producers.items()}
     known = {spec.name for spec in graph.inputs} | graph.constants.keys()
@@ -105,8 +104,6 @@ def _remove_unused(graph: Graph) -> Result:
 
 
 class _NoopRemover:
-    """Walk over a graph in order that removes nodes without effect."""
-
     def __init__(self, graph: Graph) -> None:
         self.draft, self.graph, self.specs = Draft(graph, "remove-noops"), graph, LazySpecs(graph)
 

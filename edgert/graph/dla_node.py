@@ -26,7 +26,6 @@ def dla_nodes(graph: Graph) -> tuple[dla.Node, ...]:
 
 
 def _is_known(graph: Graph, node: Node, known: set[str]) -> bool:
-    """Return whether a node's results are known before anything runs."""
     kind = about(node.op).kind
     if kind == "random" or node.domain:
         return False

@@ -117,7 +117,6 @@ def _damaged(file: Path, why: str, fix: str = _AGAIN) -> ModelError:
 
 
 def _all_texts(proto: onnx.ModelProto) -> Iterator[str | bytes]:
-    """Yield every name and other text in the file; protobuf returns bytes for what is not UTF-8."""
     yield from (proto.producer_name, proto.producer_version, proto.domain)
     yield from (text for item in proto.metadata_props for text in (item.key, item.value))
     yield from (item.domain for item in proto.opset_import)
@@ -135,19 +134,16 @@ def _all_texts(proto: onnx.ModelProto) -> Iterator[str | bytes]:
 
 
 def _all_nodes(proto: onnx.ModelProto) -> Iterator[onnx.NodeProto]:
-    """Return every node, those of functions and bodies included."""
     return chain(*map(messages.all_nodes, (proto.graph, *proto.functions)))
 
 
 def _all_graphs(proto: onnx.ModelProto) -> Iterator[onnx.GraphProto]:
-    """Yield the graph, and the bodies of all nodes."""
     yield proto.graph
     for node in _all_nodes(proto):
         yield from messages.subgraphs(node)
 
 
 def _all_tensors(proto: onnx.ModelProto) -> Iterator[onnx.TensorProto]:
-    """Yield every stored tensor, those of functions included."""
     yield from messages.tensors(proto.graph)
     yield from (tensor for function in proto.functions for tensor in messages.node_tensors(function.node))
 

@@ -242,7 +242,6 @@ def _node_message(node: Node) -> onnx.NodeProto:
 
 
 def _is_unchanged(node: Node, message: onnx.NodeProto) -> bool:
-    """Return whether a node is unchanged since it was read."""
     return (
         node.op == message.op_type
         and node.name == message.name

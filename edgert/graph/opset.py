@@ -88,7 +88,6 @@ def _convert(proto: onnx.ModelProto, wanted: int, model: messages.Model) -> onnx
 
 
 def _bodies(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
-    """Yield the bodies of If, Loop and Scan nodes, outer ones first."""
     for node in graph.node:
         for body in messages.subgraphs(node):
             yield body
@@ -96,17 +95,14 @@ def _bodies(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
 
 
 def _own_names(graph: onnx.GraphProto) -> set[str]:
-    """Return the names of the tensors that a graph itself stores or computes."""
     return {name for node in graph.node for name in node.output if name} | {item.name for item in graph.initializer}
 
 
 def _all_names(graph: onnx.GraphProto) -> set[str]:
-    """Return the names of the tensors that a graph and its bodies store or compute."""
     return _own_names(graph).union(*map(_own_names, _bodies(graph)))
 
 
 def _rename(graph: onnx.GraphProto, names: Mapping[str, str]) -> None:
-    """Rename tensors in a body, and in inner bodies that read them."""
     if not names:
         return
     for node in graph.node:

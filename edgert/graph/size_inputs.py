@@ -95,7 +95,6 @@ def _is_image(shape: list[int]) -> bool:
 
 
 def _redirect_reads(graph: onnx.GraphProto, before: str, after: str) -> None:
-    """Make all nodes that read one tensor, those of bodies included, read another."""
     for node in graph.node:
         for place, name in enumerate(node.input):
             if name == before:
@@ -106,7 +105,6 @@ def _redirect_reads(graph: onnx.GraphProto, before: str, after: str) -> None:
 
 
 def _dims(item: onnx.ValueInfoProto) -> list[int]:
-    """Return the dimensions of an input; 0 for an open one."""
     return [dim.dim_value for dim in item.type.tensor_type.shape.dim]
 
 

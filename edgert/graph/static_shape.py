@@ -156,7 +156,6 @@ def _check_consistent(graph: Graph, model: Model, shapes: Shapes) -> None:
 
 
 def _record_types(proto: onnx.ModelProto, read: Graph) -> None:
-    """Write the inferred types of inner tensors and outputs into the message."""
     inferred, graph = _infer_folded(read), proto.graph
     known = {item.name for item in (*graph.input, *graph.output)} | initializer_names(graph)
     made = [name for node in graph.node for name in node.output if name in inferred and name not in known]

@@ -227,11 +227,9 @@ class _FewSegmentsSearch:
         return list(chosen.values())
 
     def _fits(self, column: Column) -> bool:
-        """Return whether one core can hold all segments of a column."""
         return all(count <= most for count, most in zip(self._segments(column), self._core_limits, strict=True))
 
     def _segments(self, column: Column) -> list[int]:
-        """Return the number of segments by class of accelerators."""
         counts = self._load(column.network, column.assignment).segments
         return [sum(counts.get(name, 0) for name in members) for members in self._resources.classes]
 

@@ -210,7 +210,6 @@ def cheapest_plain_placement(
 def _infeasible_error(
     network: Network, among: Sequence[str], conditions: Sequence[Condition], loadables: Mapping[str, int]
 ) -> PlacementError:
-    """Return the error, with the best value that each condition could reach without the others."""
     reasons = []
     for condition in conditions:
         alone = exact_placement(network, among, condition.price, time_limit_s=_EXPLAIN_S)

@@ -214,7 +214,6 @@ def forbidding_row(assignment: Assignment, variables: Mapping[tuple[int, str], i
 
 
 def _search_parents(start: int, beside: Mapping[int, Sequence[int]], within: set[int]) -> dict[int, int]:
-    """Return every unit that can be reached → the unit from which a breadth-first search reached it."""
     came, waiting = {start: start}, deque([start])
     while waiting:
         unit = waiting.popleft()
@@ -226,7 +225,6 @@ def _search_parents(start: int, beside: Mapping[int, Sequence[int]], within: set
 
 
 def _short_cycles(beside: Mapping[int, Sequence[int]]) -> Iterator[list[int]]:
-    """Yield the short cycles that edges outside a spanning forest close."""
     seen: set[int] = set()
     for root in beside:
         if root not in seen:
@@ -244,7 +242,6 @@ def _short_cycles(beside: Mapping[int, Sequence[int]]) -> Iterator[list[int]]:
 
 
 def _path_to_start(unit: int, came: Mapping[int, int]) -> list[int]:
-    """Return the path from a unit back to the start."""
     trail = [unit]
     while came[trail[-1]] != trail[-1]:
         trail.append(came[trail[-1]])

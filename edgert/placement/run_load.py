@@ -82,7 +82,6 @@ class _Pieces:
         return {self._piece[read] for read in self._outside[piece]}
 
     def _detour(self, start: int, end: int) -> bool:
-        """Return whether a path from ``start`` to ``end`` leads through a third piece."""
         waiting = list(self._reads(end) - {start})
         seen = set(waiting)
         while waiting:

@@ -187,7 +187,6 @@ class Accelerators:
         then()
 
     def _pace(self) -> None:
-        """Update the speeds, and so the ends, of all running steps."""
         contention, servers = self._contention, self._servers.values()
         total = sum([server.bytes_s for server in servers])
         for server in servers:

@@ -228,7 +228,6 @@ class _Mixer:
         return bool(np.isfinite(self._bound)) and self._bound - multiplier <= gap * self._bound
 
     def _add_columns(self, columns: Iterable[Column]) -> int:
-        """Add the columns that are new; return their number."""
         before = len(self._columns)
         for column in columns:
             if (column.network, column.assignment) not in self._known:

@@ -198,7 +198,6 @@ def _plan_on(planned: Plan, file: PipelineFile, board: Board, count: int, mode: 
 
 
 def _row_of(plans: Callable[[int, str], Any], mode: str, count: int) -> Row:
-    """Return the best row of a mode with ``count`` cameras."""
     row: Row = plans(count, mode).boards[0].rows[0]
     return row
 

@@ -141,7 +141,6 @@ def _board(board: BoardPlan, *, is_whole: bool) -> BoardView:
 
 
 def _chart(points: Sequence[pareto.Point], about: str) -> Iterator[Chart]:
-    """Yield a chart of frames per second against watts, with error bars; nothing for fewer than two points."""
     if len(points) < 2:
         return
     rows = [point.row for point in points]
@@ -165,12 +164,10 @@ def _chart(points: Sequence[pareto.Point], about: str) -> Iterator[Chart]:
 
 
 def _estimated(row: Row | None) -> str:
-    """Return the remark for a row whose clocks are estimated."""
     return "~ estimated" if row is not None and row.estimated else ""
 
 
 def _marked(verdict: Verdict, text: str) -> Cell:
-    """Return a cell with a verdict's sign, color and text."""
     mark, kind = page.VERDICTS[verdict]
     return Cell(f"{mark} {text}", look=kind)
 
@@ -193,7 +190,6 @@ def _rows(board: BoardPlan) -> Table:
 
 
 def _memory(row: Row) -> Table:
-    """Return a table of the memory's parts, the largest first."""
     parts = sorted(row.memory, key=lambda part: -part.size_bytes)
     columns = (
         Column("Part", [part.name for part in parts]),

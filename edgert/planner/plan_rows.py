@@ -132,7 +132,6 @@ class RowMaker:
 
 
 def _dla_share(network: Network, engines: Iterable[EngineRow], macs: Mapping[str, int]) -> float:
-    """Return the share of the multiply-adds that run on a DLA, averaged over all frames."""
     work = [sum(macs.get(node, 0) for node in unit.nodes) for unit in network.units]
     total = sum(work) or 1
     return sum(
@@ -195,7 +194,6 @@ def host_parts(file: PipelineFile, networks: Sequence[Network], placement: Place
 
 
 def _engine_parts(network: Network, assignment: Assignment) -> list[Part]:
-    """Return the weights of an engine for each accelerator, and its activations together."""
     weights: dict[str, int] = {}
     for unit, name in zip(network.units, assignment, strict=True):
         weights[name] = weights.get(name, 0) + unit.weight_bytes

@@ -242,7 +242,6 @@ def shared_of(profiles: Sequence[str | Path]) -> tuple[SharedProfile, ...]:
 
 
 def _correction_notes(plans: Sequence[BoardPlan]) -> Iterator[str]:
-    """Yield a note for each measurement that replaces or corrects predicted times, with the boards."""
     found: dict[str, list[str]] = {}
     for plan in plans:
         texts = (f"{model.name}: {model.measured}" for row in plan.rows for model in row.models if model.measured)
@@ -360,8 +359,6 @@ class _BoardPlanner:
 
 
 class _ModePlanner:
-    """Planner of a pipeline on one board in one power mode."""
-
     def __init__(self, planner: _BoardPlanner, mode: Mode) -> None:
         self._planner, self._mode = planner, mode
         board, costs = planner.board, planner.costs
@@ -451,7 +448,6 @@ class _ModePlanner:
         return replace(row, power_error=power_error(planner.board, self._mode, row.power_w))
 
     def _error(self, models: Sequence[ModelRow]) -> float | None:
-        """Return the largest error of the models on the accelerators in use; None where one is unknown."""
         found: list[float | None] = []
         for model, subject in zip(models, self._planner.subjects, strict=True):
             for name in sorted({name for engine in model.engines for name in engine.accelerators}):

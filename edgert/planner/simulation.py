@@ -393,7 +393,6 @@ def _simulate_on(
 
 
 def _checks(budget: Budget, played: Simulated) -> Iterator[Check]:
-    """Yield the checks that a simulation of this machine can make."""
     if budget.latency_ms is not None:
         p99_ms = played.latency_ms.p99 if played.frames_out else math.inf
         text = f"p99 {p99_ms:.3g} of {budget.latency_ms:g} ms"

@@ -138,7 +138,6 @@ _STEADY = 0.02
 
 
 def _charts(simulation: Simulation) -> Iterator[_TimeChart]:
-    """Yield the charts of all figures over time."""
     moments, budgets = simulation.played.moments, simulation.budgets
     yield _chart("Frames per second", moments, [("fps", lambda one: one.fps)], significant)
     latency: list[tuple[str, _Value]] = [("p99", lambda one: one.p99_ms), ("p50", lambda one: one.p50_ms)]
@@ -243,7 +242,6 @@ def track_of(lane: Lane, hues: Mapping[str, int]) -> Track:
 
 
 def _times_table(found: Sequence[Lane]) -> Table:
-    """Return a table of each stage's times; a stage that may run on any core has one row."""
     rows: dict[tuple[str, str], dict[tuple[float, float], float]] = {}
     for lane in found:
         for span in lane.spans:

@@ -254,7 +254,6 @@ def _unit_blocks(rows: Sequence[UnitRow]) -> tuple[Block, ...]:
 
 
 def _blocks(network: Network, engine: EngineRow, rows: Sequence[UnitRow]) -> Drawing:
-    """Return a drawing with a box for each block of units."""
     blocks = _unit_blocks(rows)
     owner = [number for number, block in enumerate(blocks) for _ in range(block.first, block.end)]
     times = [sum(row.time_ms for row in rows[block.first : block.end]) for block in blocks]
@@ -301,7 +300,6 @@ def _lines(edge: Edge, engine: EngineRow, home: str) -> Iterator[diagram.Line]:
 
 
 def _table(model: str, rows: Sequence[UnitRow], blocks: Sequence[Block]) -> Table:
-    """Return a table of units, with a column for the block of each unit if there are blocks."""
     most = max((row.part for row in rows), default=1.0) or 1.0
     lengths = [Cell("", row.part / most, look="strong" if row.part > most / 2 else "") for row in rows]
     columns = (

@@ -186,7 +186,6 @@ class BoardClock:
         return _Waiter(self.lock)
 
     def _mark_due(self, waiter: _Waiter) -> None:
-        """Mark a thread as due; a thread outside continues at once."""
         if waiter.is_due:
             return
         waiter.is_due = True
@@ -272,7 +271,6 @@ class BoardClock:
                 self._idle.wait(0.0)  # gives threads from outside a chance to get the lock
 
     def _left_s(self, next_ms: float) -> float:
-        """Return the real seconds until the board's time is ``next_ms``."""
         if not self._pace:
             return 0.0
         real_s, board_ms = self._anchor

@@ -66,7 +66,6 @@ class Cores:
         self._used.busy_ms += min(worked_ms, passed_ms) * job.step.threads
 
     def _pace(self) -> None:
-        """Update the speeds, and so the ends, of all running jobs."""
         places, loads = self._assign_cores()
         busy = sum(load > 0 for load in loads)
         for job, cores in zip(self._jobs, places, strict=True):

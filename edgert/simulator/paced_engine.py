@@ -197,7 +197,6 @@ class PacedSource:
             self._pacer.clock.close()
 
     def _file_frames(self, frames: Iterator[Frame]) -> Iterator[Frame]:
-        """Yield the frames of a source that waits by the board's clock."""
         while True:
             with self._pacer.takes(self._steps):
                 pass

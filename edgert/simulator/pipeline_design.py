@@ -134,7 +134,6 @@ class _Designer:
         return isinstance(stage, SourceStage) and is_live(stage, self.directory)
 
     def _nodes(self, name: str, stage: StageConfig) -> list[Node]:
-        """Return the nodes of a stage; empty for a source."""
         if isinstance(stage, SourceStage):
             return []
         inputs = tuple(

@@ -173,7 +173,6 @@ class Camera(Sender):
             self._make()
 
     def _await(self) -> None:
-        """Schedule a camera's next frame at its own time."""
         if not self.has_ended:
             self._timeline.call_at(max(self._timeline.now_ms, self._due()), self._arrived)
 
@@ -190,7 +189,6 @@ class Camera(Sender):
         self._perform(self.source.steps, lambda: self._offer(born_ms))
 
     def _make(self) -> None:
-        """Make a frame before it is due."""
         if not self.has_ended:
             self._perform(self.source.steps, self._schedule_pass)
 

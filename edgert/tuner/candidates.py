@@ -217,7 +217,6 @@ def combinations(space: SearchSpace) -> tuple[Tactic, ...]:
 
 
 def _shares(space: SearchSpace, backend: str) -> Iterator[tuple[int, int, bool]]:
-    """Yield ``(replicas, threads_per_replica, pinned)`` combinations."""
     total, default = space.threads, space.default
     if space.fixed_replicas:
         yield default.replicas, default.threads, False

@@ -221,7 +221,6 @@ def run_round(setup: RoundSetup, tactics: Sequence[Tactic], most: int, give_up_r
 def _open_candidates(
     setup: RoundSetup, tactics: Sequence[Tactic], stack: ExitStack, refused: dict[Tactic, str]
 ) -> Sequence[Candidate]:
-    """Return the candidates that can run, which the stack closes; add the reasons of others to ``refused``."""
     found = []
     for tactic in tactics:
         _check_stop(setup)
@@ -235,7 +234,6 @@ def _open_candidates(
 
 
 def _best_ms(one: Candidate, frames: int) -> float:
-    """Return the milliseconds per frame of the faster of two runs."""
     return min(one.frame_ms(frames) for _ in range(2))
 
 
@@ -260,7 +258,6 @@ def _open_candidate(setup: RoundSetup, tactic: Tactic) -> Candidate:
 
 
 def _interleaved_run(setup: RoundSetup, ready: Sequence[Candidate], frames: int) -> Callable[[], Sequence[float]]:
-    """Return a function that runs each candidate once and returns their times."""
     done = 0
 
     def run_all() -> Sequence[float]:

@@ -98,7 +98,6 @@ class Search:
         return Tuned(self.space.default, chosen, gain, runs, live, machine, tuple(ranked), self.space.left_out)
 
     def _leader(self) -> Tactic:
-        """Return the fastest tactic, before it is compared with the default again."""
         default = self.space.default
         self._end_ns = self.clock.now_ns() + round(LIMIT_S * 1e9)
         self._measure_memory(default)
@@ -142,7 +141,6 @@ class Search:
         return [one for one in tactics if self._may_win(one)]
 
     def _measure_memory(self, tactic: Tactic) -> None:
-        """Measure a tactic's memory, and exclude it if it is too much; raise BuildError if it cannot run."""
         found = Footprint(**self.journal.once(["memory", asdict(tactic)], lambda: asdict(self.measure(tactic))))
         self.trials[tactic] = replace(self._trial(tactic), memory_bytes=found.engine_bytes)
         most = self.bounds.memory_bytes
@@ -230,7 +228,6 @@ class Search:
         return is_over
 
     def _bounds_error(self) -> BudgetError:
-        """Return the error, which names the tactic closest to the bounds."""
         known = [one for one in self.trials.values() if one.memory_bytes is not None or one.frame is not None]
         nearest = min(known, key=self._excess)
         memory = format_bytes(nearest.memory_bytes) if nearest.memory_bytes is not None else "unknown"
@@ -243,7 +240,6 @@ class Search:
         )
 
     def _excess(self, trial: Trial) -> float:
-        """Return a trial's largest ratio of use to limit."""
         bounds, found = self.bounds, [0.0]
         if bounds.memory_bytes is not None and trial.memory_bytes is not None:
             found.append(trial.memory_bytes / max(bounds.memory_bytes, 1))

@@ -266,7 +266,6 @@ def _partial_chain(draft: Draft, nodes: Sequence[Node], last: str, target: str, 
 
 
 def _conv_with_filters(draft: Draft, conv: Node, chosen: range) -> Node:
-    """Return a Conv with the filters of the chosen output channels."""
     stored = []
     for given, what in zip(conv.inputs[1:], ("weight", "bias"), strict=False):
         array = draft.value(given) if given else None

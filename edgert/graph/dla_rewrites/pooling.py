@@ -92,7 +92,6 @@ def _shrink_max_window(draft: Draft, node: Node) -> None:
 
 
 def _touches_image(window: Window) -> bool:
-    """Return whether every window holds at least one pixel of the image."""
     return all(pad < size for pad, size in zip(window.padding, window.kernel * 2, strict=True))
 
 

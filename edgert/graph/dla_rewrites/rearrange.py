@@ -153,7 +153,6 @@ def _rearrangement(name: str, does: str, because: str, write: _Writer, *, grows:
 
 
 def _select_channels(draft: Draft, node: Node, move: Move) -> None:
-    """Replace a rearrangement that selects channels of full images."""
     found = as_space_to_depth(move)
     if found is None or found.rows * found.columns > 1:
         return
@@ -170,7 +169,6 @@ def _select_channels(draft: Draft, node: Node, move: Move) -> None:
 
 
 def _fold_space(draft: Draft, node: Node, move: Move) -> None:
-    """Replace a rearrangement of blocks of pixels into channels."""
     found = as_space_to_depth(move)
     if found is None or found.rows * found.columns == 1 or max(found.rows, found.columns) > MAX_STRIDE:
         return
@@ -184,7 +182,6 @@ def _fold_space(draft: Draft, node: Node, move: Move) -> None:
 
 
 def _unfold_space(draft: Draft, node: Node, move: Move) -> None:
-    """Replace a rearrangement of channels into blocks of pixels."""
     found = as_depth_to_space(move)
     if found is not None:
         what = f"{move.shape[1]} channels into blocks of {found.rows}x{found.columns} pixels → ConvTranspose"

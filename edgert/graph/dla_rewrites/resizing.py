@@ -56,8 +56,6 @@ _ROI_OPTIONAL = 13
 
 @dataclass(frozen=True, slots=True)
 class _Axis:
-    """Resize along one axis; ``at`` holds the sample position of each output pixel."""
-
     size: int
     target: int
     scale: float
@@ -156,7 +154,6 @@ _NEAREST = {"mode": b"nearest", "coordinate_transformation_mode": b"asymmetric",
 
 
 def _is_supported_nearest(draft: Draft, node: Node) -> bool:
-    """Return whether a DLA supports the mode of a nearest Resize."""
     mode, transformation, rounding = modes(node.attributes)
     allowed = (("asymmetric", "floor"), ("half_pixel", "round_prefer_floor"), ("half_pixel", "round_prefer_ceil"))
     return mode == "nearest" and (transformation, rounding) in allowed and _scales(draft, node) is not None
@@ -180,7 +177,6 @@ def _resize_operands(draft: Draft, chain: Chain, rows: float, columns: float) ->
 
 
 def _skip_pixels(draft: Draft, node: Node, axes: tuple[_Axis, _Axis]) -> None:
-    """Replace a Resize by a pooling over one pixel with a stride."""
     rows, columns = (factors(axis.divisor) or [] for axis in axes)
     ends = draft.image(node.outputs[0])
     if not rows or not columns or ends is None or max(axis.divisor for axis in axes) > MAX_POOL_STRIDE:

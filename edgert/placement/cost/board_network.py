@@ -110,7 +110,6 @@ def _costs(
     watts: Power,
     launch: formulas.Launch,
 ) -> dict[str, list[Cost]]:
-    """Return every unit's cost on each accelerator."""
     speed, dla = formulas.gpu_speed(board, mode, precision), coefficients.dla
     recorded = formulas.recorded_share(mode, launch)
     seconds = formulas.gpu_seconds(columns, speed, coefficients.gpu, recorded)

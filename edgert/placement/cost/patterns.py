@@ -69,7 +69,6 @@ def _layer_norms(graph: Graph) -> Iterator[list[Node]]:
 
 
 def _is_product(graph: Graph, node: Node) -> bool:
-    """Return whether a node multiplies two matrices and stores neither."""
     return about(node.op).work == "matmul" and len(activation_inputs(graph, node)) == 2
 
 
@@ -154,7 +153,6 @@ def _is_move(graph: Graph, node: Node) -> bool:
 
 
 def _absorb_head_transpose(graph: Graph, group: list[Node]) -> None:
-    """Add the transpose that joins the results of the heads."""
     tensor = group[-1].outputs[0]
     readers = graph.consumers.get(tensor, ())
     if tensor not in graph.output_names and len(readers) == 1 and about(readers[0].op).kind == "copy":
@@ -173,7 +171,6 @@ def _nodes_before(graph: Graph, node: Node) -> Iterator[Node]:
 
 
 def _is_closed(graph: Graph, group: list[Node]) -> bool:
-    """Return whether only the last node's result is read outside the group."""
     members = {id(node) for node in group}
     inner = [name for node in group[:-1] for name in node.outputs]
     return graph.output_names.isdisjoint(inner) and all(

@@ -247,7 +247,6 @@ def relative_energy(clock: float, slope: float = _GPU_SLOPE) -> float:
 def _dynamic(
     watts: float | None, units: int | None, clock_mhz: float | None, fastest_mhz: float | None, slope: float
 ) -> float | None:
-    """Return the watts of a number of units at a clock; None where one of the numbers is unknown."""
     if watts is None or units is None or clock_mhz is None or fastest_mhz is None:
         return None
     return watts * units * clock_mhz / 1e3 * relative_energy(clock_mhz / fastest_mhz, slope)

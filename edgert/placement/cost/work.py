@@ -222,7 +222,6 @@ class _Fuser:
         return tuple(_with_siblings([self._work(group) for group in order]))
 
     def _product(self, node: Node) -> Product:
-        """Return the dimensions of a node's matrix product; empty for a node without one."""
         return product_of(node, lambda tensor: self.shapes.of(tensor, node))
 
     def _add(self, group: list[Node]) -> None:
@@ -239,7 +238,6 @@ class _Fuser:
         return node.op in NO_KERNEL or all(is_index(self.graph, name) for name in node.outputs if name)
 
     def _may_join(self, node: Node, group: Sequence[Node]) -> bool:
-        """Return whether a node does not prevent a unit from running on a DLA."""
         if self.allowed is None or node.name in self.allowed:
             return True
         return any(item.name not in self.allowed for item in group)
@@ -263,7 +261,6 @@ class _Fuser:
         self.owner[id(node)] = group
 
     def _work(self, group: Sequence[Node]) -> Work:
-        """Return the work of a finished unit."""
         inside = {name for node in group for name in node.outputs}
         leaving = self._leaving(group)
         main = next((node for node in group if node.op not in NO_KERNEL and not self._is_view(node)), group[0])
@@ -308,7 +305,6 @@ class _Fuser:
         return moved
 
     def _leaving(self, group: Sequence[Node]) -> set[str]:
-        """Return the tensors of a unit that are read outside it or leave the graph."""
         members = {id(node) for node in group}
         return {
             name
