@@ -53,7 +53,7 @@ class Rewritten:
         changes: rewrites in order.
         compared: numbers that differ between the surveys before and after.
         proof: difference between the outputs of both models on noise; None where nothing was rewritten.
-        cut: cut of the network into the part for a DLA and the rest; None where a DLA can run nothing.
+        cut: cut of the network into the part for a DLA and the rest.
         survey: survey of the rewritten model for the same DLA.
     """
 
@@ -61,7 +61,7 @@ class Rewritten:
     changes: tuple[Change, ...]
     compared: tuple[Difference, ...]
     proof: Proof | None
-    cut: Cut | None
+    cut: Cut
     survey: Survey
 
     def save(self, path: Path) -> None:
@@ -74,7 +74,7 @@ class Rewritten:
             "changes": [asdict(change) for change in self.changes],
             "compared": [asdict(row) for row in self.compared],
             "proof": None if self.proof is None else asdict(self.proof),
-            "cut": [str(spec) for spec in self.cut.tensors] if self.cut else [],
+            "cut": [str(spec) for spec in self.cut.tensors],
             "after": self.survey.to_json(),
         }
 
@@ -154,7 +154,7 @@ class BundleInspection:
     def to_json(self) -> dict[str, Any]:
         """Return plain data."""
         signer = asdict(self.signer) if self.signer is not None else None
-        reports = [asdict(one) for one in self.engines]
+        reports = [one.model_dump(mode="json") for one in self.engines]
         return {**self.manifest.model_dump(mode="json"), "signer": signer, "reports": reports}
 
 
@@ -241,7 +241,7 @@ def _rewrite(loaded: Model, shapes: Shapes, before: Survey, skipped: Sequence[st
     if changes:
         feed = _noise(prepared, loaded)
         proof = prove(prepared, model, [feed], lambda model, feeds: list(Function(model)(feeds).values()))
-    cut = cut_head(graph, lambda node: node.name in after.allowed) if after.allowed else None
+    cut = cut_head(graph, lambda node: node.name in after.allowed)
     return Rewritten(model, tuple(changes), tuple(compare(before, after)), proof, cut, after)
 
 

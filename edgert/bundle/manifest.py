@@ -280,7 +280,9 @@ class _Memory(_Content):
     tensor_bytes: int | None = None
 
 
-class _Checks(_Content):
+class EngineChecks(_Content):
+    """Planned and actual places of an engine's nodes, its times and memory, where they are known."""
+
     placement: _FoundPlacement
     profile: _Timed | None = None
     layers: list[_LayerTime] = []
@@ -323,7 +325,7 @@ def _json_members(manifest: Manifest) -> Iterator[tuple[str, type[_Content]]]:
     for engine in (
         one for entry in manifest.compiled.values() for engines in entry.engines.values() for one in engines
     ):
-        yield engine.checks, _Checks
+        yield engine.checks, EngineChecks
         yield from ((one.record, _Record) for one in (engine, *engine.others))
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from edgert.bundle.bundle import Bundle, is_bundle, open_bundle
-from edgert.bundle.manifest import CompiledEntry, EngineEntry
+from edgert.bundle.manifest import CompiledEntry, EngineChecks, EngineEntry
 from edgert.errors import ArtifactError, ConfigError
 
 GPU = "gpu"
@@ -113,12 +113,13 @@ def timed_engines(bundle: Bundle) -> tuple[tuple[Mapping[str, str], MeasuredEngi
 
 
 def _measured_engine(bundle: Bundle, entry: CompiledEntry, model: str, engine: EngineEntry) -> MeasuredEngine | None:
-    checks, record = json.loads(bundle.read(engine.checks)), json.loads(bundle.read(engine.record))
-    profile = checks.get("profile")
+    checks = EngineChecks.model_validate_json(bundle.read(engine.checks))
+    profile = checks.profile
     if profile is None:
         return None
-    misplaced = {node: where for node, _, where, _ in checks["placement"]["misplaced"]}
-    placement = {**record["placement"], **misplaced}  # as requested, except for nodes that TensorRT placed elsewhere
+    misplaced = {node: where for node, _, where, _ in checks.placement.misplaced}
+    planned = json.loads(bundle.read(engine.record))["placement"]
+    placement = {**planned, **misplaced}  # as requested, except for nodes that TensorRT placed elsewhere
     listed = bundle.manifest.models[model]
     rows = next((one.shape[0] for one in listed.inputs if one.shape), 1)
     return MeasuredEngine(
@@ -127,10 +128,10 @@ def _measured_engine(bundle: Bundle, entry: CompiledEntry, model: str, engine: E
         entry.facts.get("module", ""),
         entry.facts.get("power mode", ""),
         {node: where for node, where in placement.items() if where != GPU},
-        float(profile["median_ms"]),
-        int(profile["runs"]),
-        tuple(MeasuredLayer(tuple(one["nodes"]), one["median_ms"], one["moves"]) for one in checks.get("layers", ())),
+        profile.median_ms,
+        profile.runs,
+        tuple(MeasuredLayer(tuple(one.nodes), one.median_ms, one.moves) for one in checks.layers),
         listed.precision,
         rows if isinstance(rows, int) else 1,
-        quantiles=tuple(profile.get("quantiles", ())),
+        quantiles=tuple(profile.quantiles),
     )

@@ -89,25 +89,27 @@ def show_engines(console: Console, engines: Sequence[EngineReport]) -> None:
             name = f"{one.model}-{one.number}"
             for attempt in one.attempts:
                 console.print(f"{name} was not compiled as requested: {attempt}", markup=False)
-            if one.input:
-                console.print(f"{name} takes {one.input}", markup=False)
+            if one.checks.input:
+                console.print(f"{name} takes {one.checks.input}", markup=False)
         for one in here:
-            if one.layer_times:
+            if one.checks.layers:
                 _show_layers(console, one)
 
 
 def _engine_cells(one: EngineReport, has_others: bool) -> tuple[str, ...]:
-    memory = UNKNOWN
-    if one.context_bytes is not None and one.tensor_bytes is not None:  # weights are in the plan
-        memory = format_bytes(one.size_bytes + one.context_bytes + one.tensor_bytes)
+    checks, memory = one.checks, UNKNOWN
+    context, tensors = checks.memory.context_bytes, checks.memory.tensor_bytes
+    if context is not None and tensors is not None:  # weights are in the plan
+        memory = format_bytes(one.size_bytes + context + tensors)
+    found, error = checks.placement, checks.outputs.relative_error
     return (
         f"{one.model}-{one.number}" + (f", weight {one.weight}" if has_others else ""),
         one.library.removeprefix("TensorRT "),
         format_bytes(one.size_bytes),
-        f"{one.median_ms:.2f} ms" if one.median_ms is not None else "not run",
-        f"{one.relative_error:.2g}" if one.relative_error is not None else UNKNOWN,
+        f"{checks.profile.median_ms:.2f} ms" if checks.profile is not None else "not run",
+        f"{error:.2g}" if error is not None else UNKNOWN,
         nodes_in_words(one),
-        *(str(count) if one.source else UNKNOWN for count in (one.layers, one.reformats, one.segments)),
+        *(str(count) if found.source else UNKNOWN for count in (found.layers, found.reformats, found.loadables)),
         memory,
     )
 
@@ -117,21 +119,25 @@ def nodes_in_words(one: EngineReport) -> str:
 
     Where TensorRT did not report where nodes run, only planned counts are shown.
     """
+    found = one.checks.placement
     parts = [
-        f"{name} {count.planned}" + (f" → {count.actual}" if one.source else "")
-        for name, count in one.nodes.items()
-        if name != "folded"
+        f"{name} {count.planned}" + (f" → {count.actual}" if found.source else "")
+        for name, count in found.nodes.items()
+        if name
     ]
-    if one.source and "folded" in one.nodes:
-        parts.append(f"{one.nodes['folded'].actual} folded")
+    if found.source and "" in found.nodes:
+        parts.append(f"{found.nodes[''].actual} folded")
     return ", ".join(parts) or UNKNOWN
 
 
 def _show_layers(console: Console, one: EngineReport) -> None:
-    title = f"slowest of {len(one.layer_times)} layers of {one.model}-{one.number}, medians of {one.runs} runs"
+    layers = sorted(one.checks.layers, key=lambda layer: -layer.median_ms)
+    total_ms = sum(layer.median_ms for layer in layers) or 1.0
+    runs = one.checks.profile.runs if one.checks.profile is not None else 0
+    title = f"slowest of {len(layers)} layers of {one.model}-{one.number}, medians of {runs} runs"
     rows = []
-    for layer in one.layer_times[:_SLOWEST_LAYERS]:
-        times = (f"{layer.median_ms:.3f} ms", f"{100 * layer.share:.1f} %")
+    for layer in layers[:_SLOWEST_LAYERS]:
+        times = (f"{layer.median_ms:.3f} ms", f"{100 * layer.median_ms / total_ms:.1f} %")
         rows.append(Row((layer.name, layer.accelerator or UNKNOWN, *times, ", ".join(layer.nodes))))
     console.print(table(_LAYER_COLUMNS, rows, width=console.width, title=title))
 

@@ -285,10 +285,10 @@ def _show_rewritten(console: Console, made: Rewritten) -> None:
     if made.proof is not None:
         distance = f"on noise its outputs differ by at most {made.proof.error:.2g}, of up to {made.proof.largest:.3g}"
         console.print(f"both were run: {distance}", markup=False)
-    if made.cut is not None and made.cut.tail is not None:
+    if made.cut.body and made.cut.tail:
         names = ", ".join(spec.name for spec in made.cut.tensors)
         console.print(
-            f"{len(made.cut.body.nodes)} nodes can run as one piece; cut off behind {names}: "
-            f"{len(made.cut.tail.nodes)} nodes of post-processing",
+            f"{len(made.cut.body)} nodes can run as one piece; cut off behind {names}: "
+            f"{len(made.cut.tail)} nodes of post-processing",
             markup=False,
         )

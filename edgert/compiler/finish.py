@@ -11,7 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+
+from pydantic import BaseModel
 
 from edgert.backend import Store
 from edgert.backend.chain import Chain, Skipped, why_not
@@ -21,7 +22,7 @@ from edgert.board import HOST, Machine, detect
 from edgert.board.detect import VARIABLE
 from edgert.board.record import Board, board, board_names
 from edgert.bundle.bundle import Bundle, open_bundle, save_bundle
-from edgert.bundle.manifest import CompiledEntry, EngineEntry, Manifest, PlanEntry
+from edgert.bundle.manifest import CompiledEntry, EngineChecks, EngineEntry, Manifest, PlanEntry
 from edgert.compiler import engine_checks
 from edgert.compiler.board_engines import BuildEvents, BundleEngines, Compiled
 from edgert.config import PipelineFile, load_pipeline
@@ -294,31 +295,8 @@ def _cache_engine(bundle: Bundle, engine: EngineEntry, mode: str, store: Store) 
         engine_checks.cache_checks(store, key, mode, json.loads(bundle.read(engine.checks)))
 
 
-# Reports on the engines in a bundle: planned and actual places of nodes, times and sizes.
-
-
-@dataclass(frozen=True, slots=True)
-class Count:
-    """Number of a model's nodes on one accelerator."""
-
-    planned: int
-    actual: int
-
-
-@dataclass(frozen=True, slots=True)
-class SlowLayer:
-    """A layer of an engine; ``share`` is its fraction of the time of all layers."""
-
-    name: str
-    accelerator: str
-    median_ms: float
-    share: float
-    nodes: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class EngineReport:
-    """A compiled engine of a bundle. Unknown values are None or empty, for example if it could not be run.
+class EngineReport(BaseModel):
+    """A compiled engine of a bundle.
 
     Attributes:
         target: folder of the machine in the bundle.
@@ -330,41 +308,19 @@ class EngineReport:
         compile_s: duration of the compilation.
         attempts: lines on why it was compiled otherwise than requested.
         size_bytes: size of its plans.
-        median_ms: median time of a run, host to host.
-        runs: number of timed runs.
-        relative_error: relative error of its outputs.
-        input: line on the layout of its image, and why; empty without DLA layers.
-        source: source of the nodes' places: ``inspector``, ``log``, or empty.
-        nodes: accelerator → numbers of nodes planned and found there; ``folded`` has those that became no layer.
-        layers: number of TensorRT's layers.
-        reformats: number of layers that only change a layout.
-        segments: number of DLA programs.
-        context_bytes: memory of one execution context.
-        tensor_bytes: memory of one set of inputs and outputs.
-        layer_times: timed layers, the slowest first.
+        checks: planned and actual places of its nodes, times and memory.
     """
 
     target: str
     model: str
     number: int
     weight: int
-    facts: Mapping[str, str]
+    facts: dict[str, str]
     library: str
     compile_s: float
-    attempts: tuple[str, ...]
+    attempts: list[str]
     size_bytes: int
-    median_ms: float | None
-    runs: int
-    relative_error: float | None
-    input: str
-    source: str
-    nodes: Mapping[str, Count]
-    layers: int
-    reformats: int
-    segments: int
-    context_bytes: int | None
-    tensor_bytes: int | None
-    layer_times: tuple[SlowLayer, ...]
+    checks: EngineChecks
 
 
 def compiled_engines(bundle: Bundle) -> tuple[EngineReport, ...]:
@@ -374,43 +330,19 @@ def compiled_engines(bundle: Bundle) -> tuple[EngineReport, ...]:
         ArtifactError: a member is damaged, or was written by another edgert.
     """
     return tuple(
-        _report(bundle, target, model, number, engine)
+        EngineReport(
+            target=target,
+            model=model,
+            number=number,
+            weight=engine.weight,
+            facts=entry.facts,
+            library=(record := read_record(bundle.read(engine.record), str(bundle.path)))["result"]["library"],
+            compile_s=record["result"]["seconds"],
+            attempts=record["attempts"],
+            size_bytes=sum(bundle.manifest.members[one.plan].size_bytes for one in (engine, *engine.others)),
+            checks=EngineChecks.model_validate_json(bundle.read(engine.checks)),
+        )
         for target, entry in bundle.manifest.compiled.items()
         for model, engines in entry.engines.items()
         for number, engine in enumerate(engines)
-    )
-
-
-def _report(bundle: Bundle, target: str, model: str, number: int, engine: EngineEntry) -> EngineReport:
-    record = read_record(bundle.read(engine.record), f"{bundle.path}: {engine.record}")
-    checks: dict[str, Any] = json.loads(bundle.read(engine.checks))
-    placement, profile, memory = checks["placement"], checks.get("profile", {}), checks.get("memory", {})
-    nodes = {name or "folded": Count(**one) for name, one in placement.get("nodes", {}).items()}
-    layers = sorted(checks.get("layers", ()), key=lambda one: -one["median_ms"])
-    total_ms = sum(one["median_ms"] for one in layers) or 1.0
-    return EngineReport(
-        target=target,
-        model=model,
-        number=number,
-        weight=engine.weight,
-        facts=dict(bundle.manifest.compiled[target].facts),
-        library=record["result"]["library"],
-        compile_s=record["result"]["seconds"],
-        attempts=tuple(record["attempts"]),
-        size_bytes=sum(bundle.manifest.members[one.plan].size_bytes for one in (engine, *engine.others)),
-        median_ms=profile.get("median_ms"),
-        runs=profile.get("runs", 0),
-        relative_error=checks.get("outputs", {}).get("relative_error"),
-        input=checks.get("input", ""),
-        source=placement["source"],
-        nodes=nodes,
-        layers=placement["layers"],
-        reformats=placement["reformats"],
-        segments=placement["loadables"],
-        context_bytes=memory.get("context_bytes"),
-        tensor_bytes=memory.get("tensor_bytes"),
-        layer_times=tuple(
-            SlowLayer(one["name"], one["accelerator"], ms := one["median_ms"], ms / total_ms, tuple(one["nodes"]))
-            for one in layers
-        ),
     )

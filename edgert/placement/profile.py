@@ -10,7 +10,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import permutations
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import Field, TypeAdapter
 
 from edgert.errors import ArtifactError, PlacementError, cause
 from edgert.graph import Graph
@@ -23,6 +25,9 @@ MAX_GAP = 0.10
 """Largest difference between the sum of the kernels and the complete model, as a share of the latter."""
 
 
+_Ms = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+
+
 @dataclass(frozen=True, slots=True)
 class ModelTimes:
     """Times of the complete model on one accelerator, in milliseconds per run.
@@ -33,9 +38,9 @@ class ModelTimes:
         kernels_ms: sum over the profiler's kernels, while the other accelerators are idle.
     """
 
-    alone_ms: float
-    busy_ms: float
-    kernels_ms: float
+    alone_ms: Annotated[_Ms, Field(gt=0)]
+    busy_ms: _Ms
+    kernels_ms: _Ms
 
     @property
     def gap(self) -> float:
@@ -54,7 +59,7 @@ class ProfiledUnit:
 
     name: str
     nodes: tuple[str, ...]
-    time_ms: Mapping[str, float]
+    time_ms: Mapping[str, _Ms]
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,9 +73,9 @@ class MeasuredTransition:
         ms_per_mib: additional time per MiB of the tensor.
     """
 
-    hop_ms: float
-    tensor_ms: float
-    ms_per_mib: float
+    hop_ms: _Ms
+    tensor_ms: _Ms
+    ms_per_mib: _Ms
 
     def time_ms(self, size_bytes: int) -> float:
         """Return the time for one tensor, both sides together, without the hop."""
@@ -123,66 +128,20 @@ class Profile:
         return {"schema": SCHEMA, **asdict(self)}
 
 
-def from_json(data: object, where: str = "") -> Profile:
-    """Return the profile for the values of :meth:`Profile.to_json`; raise ArtifactError for any other value."""
-    try:
-        if isinstance(data, dict) and "format" in data:
-            raise ValueError(f"its format is {data['format']!r}, which describes a board, not this machine")
-        if not isinstance(data, dict) or data["schema"] != SCHEMA:
-            raise ValueError(f"its schema is not {SCHEMA}")
-        return _parse_profile({key: value for key, value in data.items() if key != "schema"})
-    except (KeyError, TypeError, ValueError, OverflowError, AttributeError) as error:
-        raise ArtifactError(
-            "edgert cannot read this as a profile",
-            why=f"{type(error).__name__}: {error}",
-            where=where,
-            fix="measure again: edgert bench --units MODEL.onnx -o profile.json",
-        ) from error
-
-
 def read_profile(path: Path) -> Profile:
     """Return the profile in a file; raise ArtifactError if it is missing, damaged, or has impossible times."""
     try:
-        data = json.loads(path.read_text(encoding="utf-8"))
+        data = json.loads(path.read_bytes())
+        if not isinstance(data, dict) or data.get("schema") != SCHEMA or "format" in data:
+            raise ValueError(f"it has no times of this machine in schema {SCHEMA}")  # a format: those of a board
+        profile = TypeAdapter(Profile).validate_python(data)
+        if not profile.units or any(unit.time_ms.keys() != profile.whole.keys() for unit in profile.units):
+            raise ValueError("units and accelerators are missing or do not match")
     except (OSError, ValueError, RecursionError) as error:
-        raise ArtifactError(
-            f"cannot read profile {path}", why=cause(error), fix="edgert bench --units MODEL.onnx -o profile.json"
-        ) from error
-    return from_json(data, str(path))
-
-
-def _parse_profile(data: dict[str, Any]) -> Profile:
-    units = tuple(
-        ProfiledUnit(str(unit["name"]), tuple(map(str, unit["nodes"])), _parse_times(unit["time_ms"]))
-        for unit in data["units"]
-    )
-    whole = {str(name): ModelTimes(**_parse_times(one)) for name, one in data["whole"].items()}
-    if not units or not whole or any(unit.time_ms.keys() != whole.keys() for unit in units):
-        raise ValueError("units and accelerators are missing or do not match")
-    if any(one.alone_ms == 0 for one in whole.values()):
-        raise ValueError("alone_ms is 0")
-    for name in ("model", "digest", "board", "mode"):
-        if not isinstance(data[name], str):
-            raise ValueError(f"{name} is {data[name]!r}")
-    machine = {str(name): str(value) for name, value in data["machine"].items()}
-    return Profile(
-        **{
-            **data,
-            "machine": machine,
-            "runs": int(data["runs"]),
-            "units": units,
-            "whole": whole,
-            "transition": MeasuredTransition(**_parse_times(data["transition"])),
-        }
-    )
-
-
-def _parse_times(data: Mapping[str, Any]) -> dict[str, float]:
-    found = {str(name): float(value) for name, value in data.items()}
-    for name, value in found.items():
-        if not math.isfinite(value) or value < 0:
-            raise ValueError(f"{name} is {value}")
-    return found
+        why = " ".join(cause(error).splitlines()[:3])
+        fix = "measure again: edgert bench --units MODEL.onnx -o profile.json"
+        raise ArtifactError(f"cannot read profile {path}", why=why, fix=fix) from error
+    return profile
 
 
 def network_of(profile: Profile, graph: Graph) -> Network:

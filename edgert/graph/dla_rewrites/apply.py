@@ -1,8 +1,6 @@
 """All rewrites for a DLA: their order, their application, the proof of equal results, and the cut where they end.
 
-A cut network has three pieces. The front cannot run on the accelerator and depends on inputs alone, such as an input
-transposed from NHWC to NCHW. The body runs on the accelerator, from the front and the inputs. The tail is the rest: a
-detector's last reshapes and its box arithmetic.
+A front is, for example, an input transposed from NHWC to NCHW; a tail is a detector's last reshapes and box arithmetic.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -177,59 +175,27 @@ def _largest_difference(first: Array, second: Array) -> float:
     return float(np.nan_to_num(gaps, nan=np.inf).max(initial=0.0))
 
 
-CanRun = Callable[[Node], bool]
-"""Function that returns whether the accelerator can run a node."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True)
 class Cut:
-    """Graph cut into pieces that give the same results when they run one after another.
-
-    A piece reads inputs of the graph and tensors of earlier pieces. It returns outputs of the graph and tensors that
-    later pieces read. All keep their names.
+    """Nodes of a network before, in and behind the part that an accelerator runs as one piece.
 
     Attributes:
-        front: piece that runs before the body; None where there is none.
-        body: piece that the accelerator runs.
-        tail: piece that runs after the body; None where nothing is left.
+        front: nodes that cannot run there and depend on inputs alone.
+        body: nodes that run there, from the front and the inputs on.
+        tail: the rest.
+        tensors: outputs of the body that the tail reads or the network returns.
     """
 
-    front: Graph | None
-    body: Graph
-    tail: Graph | None
-
-    @property
-    def tensors(self) -> tuple[TensorSpec, ...]:
-        """Outputs of the body."""
-        return self.body.outputs
+    front: tuple[Node, ...]
+    body: tuple[Node, ...]
+    tail: tuple[Node, ...]
+    tensors: tuple[TensorSpec, ...]
 
 
-def cut_head(graph: Graph, can_run: CanRun) -> Cut:
-    """Cut a graph where the accelerator can run no further, and separate the front that must run before.
-
-    Args:
-        graph: graph with known shapes where it is cut.
-        can_run: function that is called once for each node that could be in the body.
-
-    Raises:
-        PlacementError: no node can run, or the shape of a cut tensor is not known.
-    """
-    front, body, tail = _split_nodes(graph, can_run)
-    if not body:
-        first = graph.nodes[0] if graph.nodes else Node("", (), ())
-        raise PlacementError(
-            "the model has no part that can run on the accelerator",
-            why=f"no node can run, from {first.name!r} ({first.op}) on",
-            fix="rewrite it (edgert.graph.dla_rewrites), or place it on the GPU: placement: gpu",
-        )
-    pieces = [_subgraph(graph, nodes, [*later]) for nodes, later in ((front, body + tail), (body, tail), (tail, []))]
-    return Cut(pieces[0] if front else None, pieces[1], pieces[2] if tail else None)
-
-
-def _split_nodes(graph: Graph, can_run: CanRun) -> tuple[list[Node], list[Node], list[Node]]:
-    front, body, tail = [], [], []
-    in_body: set[str] = set()
-    in_tail: set[str] = set()
+def cut_head(graph: Graph, can_run: Callable[[Node], bool]) -> Cut:
+    """Cut a graph of known shapes where an accelerator can run no further; the body is empty where it runs nothing."""
+    front, body, tail = list[Node](), list[Node](), list[Node]()
+    in_body, in_tail = set[str](), set[str]()
     for node in graph.nodes:
         waits = not in_tail.isdisjoint(node.reads)
         if not waits and can_run(node):
@@ -240,33 +206,9 @@ def _split_nodes(graph: Graph, can_run: CanRun) -> tuple[list[Node], list[Node],
             in_tail.update(node.outputs)
         else:
             front.append(node)
-    return front, body, tail
-
-
-def _subgraph(graph: Graph, nodes: Sequence[Node], later: Iterable[Node]) -> Graph:
-    computed = [name for node in nodes for name in node.outputs if name]
-    used = {name for node in nodes for name in node.reads} - set(computed) - set(graph.constants)
-    wanted = {name for node in later for name in node.reads} | graph.output_names
-    fed = [spec.name for spec in graph.inputs]
-    order = [*fed, *(name for node in graph.nodes for name in node.outputs)]
-    return replace(
-        graph,
-        nodes=tuple(nodes),
-        inputs=tuple(_cut_spec(graph, name) for name in order if name in used),
-        outputs=tuple(_cut_spec(graph, name) for name in computed if name in wanted),
-    )
-
-
-def _cut_spec(graph: Graph, name: str) -> TensorSpec:
-    ends = {spec.name: spec for spec in (*graph.inputs, *graph.outputs)}
-    spec = ends.get(name) or graph.spec(name)
-    if spec is None or (name not in ends and not spec.is_static):
-        raise PlacementError(
-            f"the model cannot be cut at tensor {name!r}",
-            why="its shape is not known",
-            fix="give the model static input shapes",
-        )
-    return spec
+    wanted = graph.output_names.union(*(node.reads for node in tail))
+    specs = (graph.spec(name) for node in body for name in node.outputs if name in wanted)
+    return Cut(tuple(front), tuple(body), tuple(tail), tuple(spec for spec in specs if spec is not None))
 
 
 OPSET = 17

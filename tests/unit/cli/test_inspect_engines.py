@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from edgert.bundle.bundle import open_bundle, save_bundle
 from edgert.cli import app
 from edgert.cli.bundle_tables import nodes_in_words, show_engines
-from edgert.compiler.finish import Count, EngineReport, compiled_engines, finish
+from edgert.compiler.finish import EngineReport, compiled_engines, finish
 from edgert.zip_archive import member_of
 from tests.helpers.trt_bench import ORIN
 from tests.helpers.trt_bundle import SPLIT, bench, engine, trt_bundle
@@ -55,14 +55,15 @@ def printed(engines: tuple[EngineReport, ...]) -> str:
 def test_an_engine_against_its_plan(tmp_path: Path) -> None:
     (one,) = reports(finished(tmp_path, **MOVED))
     assert (one.model, one.number, one.library, one.size_bytes) == ("parts", 0, "TensorRT 10.3.0", 4)
-    assert (one.source, one.layers, one.reformats, one.segments) == ("inspector", 2, 1, 0)
-    assert one.nodes == {"dla0": Count(1, 0), "gpu": Count(1, 2)}
-    assert one.median_ms is not None and one.runs == 30 and one.relative_error is not None
-    assert one.facts["power mode"] == "15W" and one.context_bytes == 2**20
-    assert [(layer.name[:4], layer.share, layer.nodes) for layer in one.layer_times] == [
-        ("conv", 0.75, ("conv", "relu")),
-        ("Refo", 0.25, ()),
-    ]
+    found, profile = one.checks.placement, one.checks.profile
+    assert (found.source, found.layers, found.reformats, found.loadables) == ("inspector", 2, 1, 0)
+    assert {name: (count.planned, count.actual) for name, count in found.nodes.items()} == {
+        "dla0": (1, 0),
+        "gpu": (1, 2),
+    }
+    assert profile is not None and profile.runs == 30 and one.checks.outputs.relative_error is not None
+    assert one.facts["power mode"] == "15W" and one.checks.memory.context_bytes == 2**20
+    assert {layer.name[:4]: layer.nodes for layer in one.checks.layers} == {"conv": ["conv", "relu"], "Refo": []}
 
 
 def test_as_a_table(tmp_path: Path) -> None:
@@ -82,7 +83,7 @@ def test_several_engines_of_a_model_and_their_weights(tmp_path: Path) -> None:
 
 def test_where_nobody_tells_where_nodes_run_nothing_is_made_up(tmp_path: Path) -> None:
     (one,) = reports(finished(tmp_path))
-    assert one.source == "" and nodes_in_words(one) == "dla0 1, gpu 1"
+    assert one.checks.placement.source == "" and nodes_in_words(one) == "dla0 1, gpu 1"
     assert "?" in printed((one,))
 
 
@@ -97,7 +98,7 @@ def test_what_an_earlier_edgert_wrote_has_gaps(tmp_path: Path) -> None:
     members = {name: member_of(data) for name, data in content.items()}
     save_bundle(path, manifest.model_copy(update={"members": members}), content)
     (one,) = reports(path)
-    assert one.context_bytes is None and one.layer_times == () and nodes_in_words(one) == "?"
+    assert one.checks.memory.context_bytes is None and one.checks.layers == [] and nodes_in_words(one) == "?"
 
 
 def test_the_command_prints_and_writes_json(tmp_path: Path) -> None:
@@ -105,8 +106,9 @@ def test_the_command_prints_and_writes_json(tmp_path: Path) -> None:
     result = CliRunner().invoke(app, ["inspect", str(path), "--json", str(out)])
     assert result.exit_code == 0 and "slowest of 2 layers" in result.output
     (report,) = json.loads(out.read_text())["reports"]
-    assert report["nodes"]["dla0"] == {"planned": 1, "actual": 0} and report["layer_times"][0]["share"] == 0.75
-    assert report["median_ms"] > 0 and report["target"].startswith("orin-nx-16gb-10.3.0-")
+    checks = report["checks"]
+    assert checks["placement"]["nodes"]["dla0"] == {"planned": 1, "actual": 0}
+    assert checks["profile"]["median_ms"] > 0 and report["target"].startswith("orin-nx-16gb-10.3.0-")
 
 
 def test_a_bundle_that_was_not_finished_has_no_table(tmp_path: Path) -> None:

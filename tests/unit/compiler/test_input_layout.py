@@ -164,7 +164,7 @@ class TestFinished:
         fed = next(iter(uniform_feeds(model(), config, 1)))["x"]
         tried, checked, *_ = read_there  # the first run only shows whether the DLA takes the layout
         assert not tried.any() and np.abs(checked - fed).max() <= SCALE / 2 + 1e-4 and fed.max() > 100 * SCALE
-        assert report.input.startswith("input 'x' in DLA_HWC4 int8")
+        assert report.checks.input.startswith("input 'x' in DLA_HWC4 int8")
 
     def test_the_record_keeps_what_was_built(self, tmp_path: Path) -> None:
         """So that an engine found again is fed as it was built."""

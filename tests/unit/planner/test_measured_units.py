@@ -72,7 +72,8 @@ def test_a_bundle_that_was_not_finished_has_nothing_to_tell(tmp_path: Path) -> N
 
 def test_an_engine_whose_times_are_null_has_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = finished(tmp_path)
-    monkeypatch.setattr(Bundle, "read", lambda *_: b'{"profile": null}')
+    place = {"source": "", "misplaced": [], "layers": 0, "reformats": 0, "loadables": 0}
+    monkeypatch.setattr(Bundle, "read", lambda *_: json.dumps({"placement": place, "profile": None}).encode())
     with pytest.raises(ArtifactError, match=r"no engine of .* was timed"):
         read_measured(path)
 
