@@ -56,9 +56,6 @@ def regions(
     answers: Collection[Answer] = SURE,
     macs: Mapping[str, int] | None = None,
     outputs: Collection[str] = (),
-    min_nodes: int = 1,
-    min_macs: int = 0,
-    at_most: int | None = None,
     stranded: bool = True,
 ) -> tuple[Region, ...]:
     """Return few convex segments with all nodes that have these answers, in graph order.
@@ -71,10 +68,6 @@ def regions(
             nodes.
         macs: node name → multiply-adds.
         outputs: outputs of the graph that nodes of the graph also read.
-        min_nodes: smallest number of layers. Smaller segments stay on the GPU, since transfers would cost more time
-            than they save.
-        min_macs: smallest number of multiply-adds; smaller segments stay on the GPU.
-        at_most: largest number of segments; those with the most work are kept. None keeps all.
         stranded: whether to keep segments without weights that read only results of the GPU. Examples are the slices
             and the Softmax of an attention, which otherwise stays on the GPU in one piece.
     """
@@ -85,10 +78,7 @@ def regions(
     groups = _merge_groups(_level_groups(wiring, keys), wiring, keys)
     found = [segments.region(part) for group in groups for part in segments.split(group)]
     placed = {place for one in found for place in one.places}
-    kept = [one for one in found if one.macs >= min_macs and (stranded or not segments.is_stranded(one, placed))
-            and sum(not wiring.folded[place] for place in one.places) >= min_nodes]  # fmt: skip
-    if at_most is not None:
-        kept = sorted(kept, key=lambda one: (-one.macs, -len(one.places)))[:at_most]
+    kept = [one for one in found if stranded or not segments.is_stranded(one, placed)]
     return tuple(sorted(kept, key=lambda one: one.places))
 
 

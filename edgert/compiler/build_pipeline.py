@@ -4,15 +4,12 @@ No x86 machine can build a Jetson's engines. A TensorRT engine belongs to the GP
 that it was made on, and a DLA's loadable needs the DLA. So the board compiles, once, from what is in the bundle.
 """
 
-import copy
 import json
-import re
 import shutil
 import time
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from edgert.board.host import core_count, free_bytes
 from edgert.bundle.bundle import save_bundle
@@ -20,6 +17,7 @@ from edgert.bundle.manifest import Manifest, ModelEntry
 from edgert.compiler.build_target import BuildTarget, ModelJob, batching_stages, build_target, engines_of
 from edgert.compiler.model_forms import PLAN, ModelForms, build_forms, pack_model, plan_step
 from edgert.config import InferStage, PipelineConfig, PipelineFile, SinkStage, SourceStage, load_pipeline
+from edgert.config.file_overlay import as_written
 from edgert.config.pipeline_file import CODE_PREFIX, PipelineSource
 from edgert.errors import ArtifactError, ConfigError, EdgertError, cause, shown
 from edgert.files import cache_folder, total_bytes
@@ -28,6 +26,7 @@ from edgert.reporter import OnProgress, Progress, reporter_of
 from edgert.stages.kinds import tracking_of
 from edgert.steps import Product, Runner, StepCache, run_in_parallel
 from edgert.user_code import code_name
+from edgert.yaml_nodes import to_yaml
 from edgert.zip_archive import member_of
 
 # User code of a pipeline, which is packed with it.
@@ -65,15 +64,10 @@ def _read(path: Path) -> bytes:
 
 
 # The pipeline file of a bundle: the same stages, with the models inside the bundle, runnable by ONNX Runtime.
-#
-# Texts with ``${NAME}`` are packed as written, so no password is packed. Mappings are written as YAML blocks,
-# everything else as JSON, which YAML reads (https://yaml.org/spec/1.2.2/#12-relation-to-yaml-11-and-json).
+# Texts with ``${NAME}`` are packed as written, so no password is packed.
 
 _APPLIED_KEYS = ("precision", "calibrate", "accuracy", "quantize")
 """Keys of a model's section that the build has already applied to the packed model."""
-_PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_WORDS = frozenset({"y", "n", "yes", "no", "on", "off", "true", "false", "null"})
-_UNPRINTABLE = re.compile("[\x7f-\x9f\u2028\u2029\ufeff]")
 
 
 def pipeline_text(
@@ -92,13 +86,12 @@ def pipeline_text(
         target: board and releases that the bundle is built for.
         static: models whose member has one size, to which ``input: shape`` was applied.
     """
-    data = {"name": file.config.name, **copy.deepcopy(file.document.data)}  # the default name is that of the file
-    for loc, text in file.document.written.items():
-        _set_value(data, loc, text)
+    data = {"name": file.config.name, **as_written(file.document.data, file.document.written)}  # by default the file's
     if file.config.ops:
         data["ops"] = list(operator_members(file.config, file.document.path.parent).values())
     for loc, spec in file.config.code.items():
-        _set_value(data, loc, (CODE_PREFIX if loc[-1] == "source" else "") + spec.rpartition("/")[2])
+        name = (CODE_PREFIX if loc[-1] == "source" else "") + spec.rpartition("/")[2]
+        data = as_written(data, {loc: name})
     for name, section in data.get("models", {}).items():
         section["onnx"] = models[name]
         if name in static and "input" in section:
@@ -109,34 +102,13 @@ def pipeline_text(
             section.pop(key, None)
     if target.board is not None:
         data.pop("board", None)
-    return "".join(f"{line}\n" for line in _yaml_lines(data, ""))
-
-
-def _set_value(data: Any, loc: tuple[str | int, ...], text: str) -> None:
-    for step in loc[:-1]:
-        data = data[step]
-    data[loc[-1]] = text
-
-
-def _yaml_lines(data: Mapping[str, Any], indent: str) -> Iterator[str]:
-    for key, value in data.items():
-        if isinstance(value, dict) and value:
-            yield f"{indent}{_yaml_key(key)}:"
-            yield from _yaml_lines(value, indent + "  ")
-        else:
-            yield f"{indent}{_yaml_key(key)}: {_yaml_scalar(value)}"
-
-
-def _yaml_key(name: str) -> str:
-    return name if _PLAIN.fullmatch(name) and name.lower() not in _WORDS else _yaml_scalar(name)
-
-
-def _yaml_scalar(value: Any) -> str:
-    if isinstance(value, str) and shown(value) != value:
+    try:
+        json.dumps(data, ensure_ascii=False).encode()
+    except UnicodeEncodeError as error:
+        near = shown(error.object[max(0, error.start - 20) : error.end + 20])
         fix = "rename the file, or write ${NAME} in its place and set that where the bundle runs"
-        raise ConfigError(f"a bundle cannot contain {shown(value)!r}", why="it is no UTF-8 text", fix=fix)
-    text = json.dumps(value, ensure_ascii=False, allow_nan=False)
-    return _UNPRINTABLE.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
+        raise ConfigError(f"a bundle cannot contain {near!r}", why="it is no UTF-8 text", fix=fix) from error
+    return to_yaml(data)
 
 
 PIPELINE = "pipeline.yaml"

@@ -231,7 +231,7 @@ def scale_units(
     found: dict[Place, list[float]] = defaultdict(list)
     for engine in engines:
         base = network if there is None else there(engine)
-        factors, own = factors_of(base, [engine]), times_of(base, [engine])
+        factors, own = factors_of(base, engine), times_of(base, engine)
         for index, unit in enumerate(network.units):
             for name, cost in unit.costs.items():
                 like = name if name in factors else _same_kind(name, factors)
@@ -257,28 +257,15 @@ def _same_kind(name: str, known: Iterable[str]) -> str:
     return next((one for one in known if one.rstrip("01") == name.rstrip("01")), name)
 
 
-def factors_of(network: Network, engines: Sequence[MeasuredEngine]) -> dict[str, float]:
-    """Return accelerator → measured over predicted time; the median where several engines used it."""
-    found: dict[str, list[float]] = defaultdict(list)
-    for engine in engines:
-        predicted = _predicted_times(network, engine)
-        total = sum(predicted.values())
-        for where in {where for _, where in predicted} if total > 0 else ():
-            found[where].append(engine.median_ms / total)
-    return {name: statistics.median(factors) for name, factors in found.items()}
+def factors_of(network: Network, engine: MeasuredEngine) -> dict[str, float]:
+    """Return accelerator → measured over predicted time, for each accelerator that an engine used."""
+    predicted = _predicted_times(network, engine)
+    total = sum(predicted.values())
+    return {where: engine.median_ms / total for _, where in predicted} if total > 0 else {}
 
 
-def times_of(network: Network, engines: Sequence[MeasuredEngine]) -> dict[Place, float]:
-    """Return place → milliseconds from timed layers; the median of several engines."""
-    found: dict[Place, list[float]] = defaultdict(list)
-    for engine in engines:
-        for place, time_ms in _unit_times(network, engine).items():
-            found[place].append(time_ms)
-    return {place: statistics.median(times) for place, times in found.items()}
-
-
-def _unit_times(network: Network, engine: MeasuredEngine) -> dict[Place, float]:
-    """Return place → milliseconds from one engine's layers; empty where no layer has nodes of the network."""
+def times_of(network: Network, engine: MeasuredEngine) -> dict[Place, float]:
+    """Return place → milliseconds from an engine's layers; empty where no layer has nodes of the network."""
     predicted = _predicted_times(network, engine)
     timed = _layer_times(network, engine, predicted)
     basis = sum(predicted[place] for place in timed)
@@ -333,7 +320,7 @@ def correction(found: Measured, there: Callable[[MeasuredEngine], Network]) -> C
     """Return a description of how :func:`scale_units` uses these measurements."""
     texts, kinds = [], set[str]()
     for one in found.engines:
-        factors = factors_of(there(one), [one])
+        factors = factors_of(there(one), one)
         kinds |= {name.rstrip("01") for name in factors}
         layers = f", {len(one.layers)} layers timed" if one.layers else ""
         text = f"{one.median_ms:.2f} ms measured ({one.runs} runs{layers})"

@@ -106,7 +106,7 @@ def test_code_in_another_folder_is_packed_beside_the_pipeline_and_named_so(tmp_p
     file = load_pipeline(tmp_path / "p.yaml")
     assert code_files(file.config, tmp_path) == {"edgert_test_scene.py": b"def images(): ..."}
     text = pipeline_text(file, {}, {}, HOST)
-    assert '"python:edgert_test_scene:images"' in text and "scenes/" not in text
+    assert "source: python:edgert_test_scene:images" in text and "scenes/" not in text
 
 
 def test_a_name_that_is_no_text_is_refused_by_name(file: PipelineFile) -> None:

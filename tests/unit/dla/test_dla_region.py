@@ -138,15 +138,6 @@ def test_doubts_count_when_asked_for() -> None:
     assert [one.places for one in regions(nodes, verdicts, TARGET, answers=("yes", "verify"))] == [(0, 1, 2)]
 
 
-def test_small_segments_are_left_and_the_heaviest_kept() -> None:
-    reads = [(), (0,), (1,), (2,), (3,)]
-    allowed = [True, False, True, True, False]
-    assert grow(reads, allowed, min_nodes=2) == [(2, 3)]
-    work = {"n0": 10, "n2": 1, "n3": 2}
-    assert grow(reads, allowed, macs=work, min_macs=4) == [(0,)]
-    assert grow(reads, allowed, macs=work, at_most=1) == [(0,)]
-
-
 def test_one_batch_per_segment() -> None:
     small, large = graph([(), ()]), graph([(), ()], (2, 4, 4, 4))
     folded_out = Op("Sum", (data("t0", 1, 4, 4, 4), data("t0", 1, 4, 4, 4)), (data("t1", 2, 4, 4, 4),), name="n1")

@@ -145,10 +145,8 @@ def test_a_proof_finds_the_largest_difference() -> None:
     after = make([node("Add", ["x", "c"], ["y"])], {"x": [1, 2]}, {"y": [1, 2]}, {"c": np.float32(0.5)})
     given = [{"x": np.array([[1, 2]], np.float32)}, {"x": np.array([[-4, 8]], np.float32)}]
     proof = prove(before, after, given, run)
-    assert (proof.error, proof.largest, proof.runs) == (3.5, 8.0, 2)
+    assert (proof.error, proof.largest) == (3.5, 8.0)
     assert proof.relative == 3.5 / 8
-    with pytest.raises(ModelError, match="cannot compare two models without inputs"):
-        prove(before, after, [], run)
     shapes = iter([np.zeros(3), np.zeros(4)])
     with pytest.raises(ModelError, match="gives other outputs"):
         prove(before, after, given, lambda model, feed: [next(shapes)])
