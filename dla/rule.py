@@ -136,6 +136,7 @@ class Rule:
     test: Test
 
     def __call__(self, node: Node, target: Target) -> Verdict | None:
+        """Return the function's verdict under this rule's name."""
         verdict = self.test(node, target)
         return None if verdict is None else replace(verdict, rule=self.name)
 
