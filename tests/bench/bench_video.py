@@ -18,13 +18,14 @@ import onnxruntime
 from report import DATA, main, needs
 
 from edgert.benchmark.measure import Figure, interleave, median_ratio, wall_ms
-from edgert.benchmark.suite import F32, Letterbox, preprocess_cost, preprocess_error, read_bgr
+from edgert.benchmark.suite import Letterbox, preprocess_cost, preprocess_error, read_bgr
 from edgert.board.host import core_count
 from edgert.config import DetectTask
 from edgert.memory import Counter, lend
 from edgert.pipeline import Pipeline
 from edgert.runtime import Detections, Frame, Result
 from edgert.runtime.json_form import plain
+from edgert.stages.bytetrack import iou
 from edgert.stages.decode.kinds import decoder_for
 from edgert.stages.sink.video import VideoSink
 
@@ -66,18 +67,12 @@ def agreement_of(first: list[Detections], second: list[Detections], score: float
     same = total = 0
     for mine, theirs in zip(first, second, strict=True):
         wanted = mine[mine.scores >= score]
-        overlap = _iou(wanted.boxes, theirs.boxes) * (wanted.classes[:, None] == theirs.classes[None])
+        overlap = iou(*(one.boxes.T.astype(float) for one in (wanted, theirs))) * (
+            wanted.classes[:, None] == theirs.classes[None]
+        )
         total += len(wanted)
         same += int((overlap.max(axis=1, initial=0) >= 0.9).sum())
     return (same / total if total else 1.0), total
-
-
-def _iou(a: F32, b: F32) -> F32:
-    low, high = np.maximum(a[:, None, :2], b[None, :, :2]), np.minimum(a[:, None, 2:], b[None, :, 2:])
-    both = np.clip(high - low, 0, None).prod(axis=2)
-    areas = [(boxes[:, 2:] - boxes[:, :2]).prod(axis=1) for boxes in (a, b)]
-    iou: F32 = both / np.maximum(areas[0][:, None] + areas[1][None] - both, 1e-9)
-    return iou
 
 
 def write_photos(path: Path) -> Path:
