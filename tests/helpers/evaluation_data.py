@@ -111,8 +111,5 @@ class Network:
         self._preprocessor = Preprocessor(parse_input(INPUTS[name]), self._tensor)
 
     def run(self, image: U8) -> tuple[list[Array], Geometry]:
-        return self.run_frame(frame(image))
-
-    def run_frame(self, one: Frame) -> tuple[list[Array], Geometry]:
-        geometry = self._preprocessor.into(0, one)
+        geometry = self._preprocessor.into(0, frame(image))
         return [output[0] for output in self._function({self._name: self._tensor}).values()], geometry

@@ -5,10 +5,10 @@ from itertools import islice
 import cv2
 import numpy as np
 
-from edgert.config.model_section import DetectTask, EmbedTask, SegmentTask
-from edgert.runtime.records import Detections, Embedding, Segmentation
+from edgert.config.model_section import DetectTask, SegmentTask
+from edgert.runtime.records import Detections, Segmentation
 from edgert.stages.decode.kinds import decoder_for
-from tests.helpers.evaluation_data import Network, Photo, frame, photos
+from tests.helpers.evaluation_data import Network, Photo, photos
 
 PERSON, VOC_PERSON = 0, 15
 
@@ -58,26 +58,6 @@ def test_faces_are_found_in_the_upper_half_of_people() -> None:
         found += len(record)
     assert found >= 30
     assert right / found >= 0.9
-
-
-def test_a_person_is_nearest_to_another_crop_of_the_same_person() -> None:
-    network = Network("person_reid_retail_0288")
-    decoder = decoder_for(EmbedTask(embed="l2"), ())
-    vectors: tuple[list[np.ndarray], list[np.ndarray]] = ([], [])
-    for photo in with_people(10):
-        whole = frame(photo.image)
-        for x1, y1, x2, y2 in people(photo):
-            if x2 - x1 < 30 or y2 - y1 < 80:
-                continue
-            for side, cut in zip(vectors, (0.0, 0.06), strict=True):
-                crop = whole.crop(int(x1 + cut * (x2 - x1)), int(y1 + cut * (y2 - y1)), int(x2), int(y2))
-                record: Embedding = decoder(*network.run_frame(crop))
-                side.append(record.vector)
-    likeness = np.stack(vectors[0]) @ np.stack(vectors[1]).T
-    assert len(likeness) >= 10
-    np.testing.assert_allclose(np.linalg.norm(vectors[0], axis=1), 1, rtol=1e-5)
-    assert (likeness.argmax(axis=1) == np.arange(len(likeness))).all()
-    assert np.diag(likeness).mean() > likeness[~np.eye(len(likeness), dtype=bool)].mean() + 0.2
 
 
 def test_text_is_found_where_it_was_written() -> None:
