@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, get_args
 
 from pydantic import Discriminator, Field, Tag, model_validator
 
@@ -192,19 +192,6 @@ class PythonTask(_Task):
     args: dict[str, Any] = Field(default_factory=dict, description="further arguments of the function")
 
 
-TASKS: Mapping[str, type[_Task]] = {
-    "detect": DetectTask,
-    "classify": ClassifyTask,
-    "segment": SegmentTask,
-    "keypoints": KeypointsTask,
-    "embed": EmbedTask,
-    "text": TextTask,
-    "depth": DepthTask,
-    "image": ImageTask,
-    "anomaly": AnomalyTask,
-    "python": PythonTask,
-}
-TASK_VERBS = tuple(TASKS)
 _AnyTask = (
     Annotated[DetectTask, Tag("<detect>")]
     | Annotated[ClassifyTask, Tag("<classify>")]
@@ -217,6 +204,8 @@ _AnyTask = (
     | Annotated[AnomalyTask, Tag("<anomaly>")]
     | Annotated[PythonTask, Tag("<python>")]
 )
+TASKS: Mapping[str, type[_Task]] = {tag.tag.strip("<>"): task for task, tag in map(get_args, get_args(_AnyTask))}
+TASK_VERBS = tuple(TASKS)
 TaskConfig = Annotated[_AnyTask, Discriminator(lambda data: verb_tag(data, TASK_VERBS))]
 
 
