@@ -150,6 +150,15 @@ def test_provenance_sizes_and_settings(file: Path) -> None:
     assert report.target == "ONNX Runtime"
 
 
+def test_the_key_adaround_rounds_the_named_layer_in_another_way(file: Path) -> None:
+    nearest, turned = (
+        read(outcome(section(file, correct_bias=False, adaround=names)).model).constants for names in ([], ["second"])
+    )
+    stored = [name for name, values in nearest.items() if values.dtype == np.int8]
+    (changed,) = (name for name in stored if not np.array_equal(nearest[name], turned[name]))
+    assert 0 < np.mean(nearest[changed] != turned[changed]) < 0.5
+
+
 def test_without_a_judge_accuracy_is_absent_with_its_reason(file: Path) -> None:
     report = describe(outcome(section(file)), section(file))
     assert report.accuracy == () and report.absent["accuracy"] == "Accuracy was not measured."
