@@ -8,7 +8,7 @@ import time
 import weakref
 from collections.abc import Iterator
 from functools import partial
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 
 import pytest
@@ -28,7 +28,7 @@ from edgert.stages.source.timeline import MediaClock, Timeline
 from tests.bench.bench_reconnect import RATE, measure
 from tests.helpers.clips import h264_units, write_clip
 from tests.helpers.command import ROOT, free_port
-from tests.helpers.http_request import answer_of
+from tests.helpers.http_request import answer_of, serving
 from tests.helpers.rtsp_server import RtspProgram, RtspServer, save
 from tests.helpers.virtual_clock import VirtualClock
 from tests.helpers.waiting import wait_until
@@ -338,10 +338,8 @@ def test_another_codec_after_a_reconnect_is_decoded(tmp_path: Path) -> None:
 
         def log_message(self, format: str, *args: object) -> None: ...
 
-    with ThreadingHTTPServer(("127.0.0.1", 0), Encoder) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        url = f"http://127.0.0.1:{server.server_address[1]}/live"
-        stages = {"cam": camera(url), "paint": "{draw: [stats], from: cam}"}
+    with serving(Encoder) as url:
+        stages = {"cam": camera(f"{url}/live"), "paint": "{draw: [stats], from: cam}"}
         with pipeline(tmp_path, stages) as running:
             for result in running.results("paint", timeout=20):
                 size = (result.frame.width, result.frame.height)
@@ -349,7 +347,6 @@ def test_another_codec_after_a_reconnect_is_decoded(tmp_path: Path) -> None:
                 if len(seen) == 4:
                     break
             assert state(running).reconnects == 3
-        server.shutdown()
     assert seen == [SIZE, (640, 480), (320, 240), SIZE]
 
 

@@ -208,7 +208,8 @@ class _Handler(BaseHTTPRequestHandler):
         body = self.rfile.read(int(self.headers["Content-Length"]))
         status = self.server.answers.pop(0) if self.server.answers else 204
         if status == 204:
-            self.server.requests.append(({name.lower(): value for name, value in self.headers.items()}, body))
+            headers = {name.lower(): value for name, value in self.headers.items()}
+            self.server.requests.append(({":path": self.path, **headers}, body))
         self.send_response(status)
         self.send_header("Content-Length", "0")
         self.end_headers()

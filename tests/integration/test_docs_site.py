@@ -4,16 +4,16 @@ import gzip
 import re
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Iterator
 from functools import partial
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from http.server import SimpleHTTPRequestHandler
 from pathlib import Path
 
 import pytest
 
 from tests.helpers.browser import axe, browser
+from tests.helpers.http_request import serving
 from tools.docs_site import ROOT, page_text, plain_list, plain_name, sections
 
 PAGES = ("index.html", "pipeline-file.html", "python.html")
@@ -32,13 +32,8 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def address(site: Path) -> Iterator[str]:
-    handler = partial(SimpleHTTPRequestHandler, directory=str(site))
-    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        yield f"http://127.0.0.1:{server.server_port}"
-        server.shutdown()
-        thread.join()
+    with serving(partial(SimpleHTTPRequestHandler, directory=str(site))) as url:
+        yield url
 
 
 def test_every_page_of_the_index_is_in_the_menu_and_in_the_plain_list() -> None:

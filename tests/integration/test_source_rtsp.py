@@ -9,7 +9,7 @@ import traceback
 from collections import deque
 from collections.abc import Iterator
 from functools import partial
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from http.server import SimpleHTTPRequestHandler
 from pathlib import Path
 from typing import Any, cast
 
@@ -31,6 +31,7 @@ from edgert.stages.source.rtsp import Stream, why_refused
 from tests.helpers.clips import h264_units, write_clip
 from tests.helpers.counter import read_counter
 from tests.helpers.gst_decoder import instead_of_a_jetsons
+from tests.helpers.http_request import serving
 from tests.helpers.rtsp_server import RtspServer
 
 SECRET = "s3cret"  # a constant, since tracebacks show the lines of this file
@@ -421,27 +422,21 @@ def test_a_recording_that_is_cut_over_http_says_so(tmp_path: Path) -> None:
             self.wfile.write(whole[: len(whole) * 2 // 3])
             self.close_connection = True
 
-    with ThreadingHTTPServer(("127.0.0.1", 0), Cut) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        frames = source(f"http://127.0.0.1:{server.server_address[1]}/clip.mp4").frames(threading.Event())
+    with serving(Cut) as url:
+        frames = source(f"{url}/clip.mp4").frames(threading.Event())
         with pytest.raises(DeviceError) as caught:
             list(frames)
-        server.shutdown()
     assert "the other side closed the connection early" in caught.value.why
 
 
 def test_a_recording_over_http_keeps_every_frame_and_ends(tmp_path: Path) -> None:
     write_clip(tmp_path / "clip.mp4", 30, container={"movflags": "faststart"})  # this server cannot seek
-    handler = partial(_Quiet, directory=str(tmp_path))
-    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        address = f"http://127.0.0.1:{server.server_address[1]}"
+    with serving(partial(_Quiet, directory=str(tmp_path))) as address:
         recording = source(f"{address}/clip.mp4")
         frames = list(recording.frames(threading.Event()))
         missing = f"{address}/other.mp4?token={SECRET}"
         with pytest.raises(DeviceError) as caught:
             next(iter(source(missing).frames(threading.Event())))
-        server.shutdown()
     assert not recording.live
     assert [read_counter(frame.planes[0]) for frame in frames] == list(range(30))
     assert SECRET not in text_of(caught.value)

@@ -20,6 +20,7 @@ from edgert.board.record import board_names
 from edgert.exporter.fleet import Release, compose_file
 from tests.helpers.brokers import certificate
 from tests.helpers.command import ROOT
+from tests.helpers.http_request import serving
 from tests.helpers.shown_run import shown_run
 
 BAKE = (ROOT / "docker" / "docker-bake.hcl").read_text()
@@ -108,12 +109,8 @@ class Answer(http.server.BaseHTTPRequestHandler):
 
 @pytest.fixture
 def server() -> Iterator[str]:
-    with http.server.HTTPServer(("127.0.0.1", 0), Answer) as opened:
-        thread = threading.Thread(target=opened.serve_forever, kwargs={"poll_interval": 0.01})
-        thread.start()
-        yield f"http://127.0.0.1:{opened.server_port}"
-        opened.shutdown()
-        thread.join()
+    with serving(Answer) as url:
+        yield url
 
 
 def asked(environment: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:

@@ -13,6 +13,7 @@ from rich.console import Console
 
 from edgert.cli import fleet_view
 from edgert.cli.fleet_view import board_table, judge_board, watch_boards, worst_first
+from tests.helpers.http_request import serving
 from tests.unit.cli.test_top import run
 
 WELL: dict[str, Any] = {
@@ -65,22 +66,12 @@ class Page(http.server.BaseHTTPRequestHandler):
         """Nothing: the test's own output is enough."""
 
 
-class Server(http.server.ThreadingHTTPServer):
-    """It lets forty connections wait at once; five are usual."""
-
-    request_queue_size, daemon_threads = 64, True
-
-
 @pytest.fixture
 def pages() -> Iterator[str]:
     Page.is_over.clear()
-    with Server(("127.0.0.1", 0), Page) as server:
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-        thread.start()
-        yield f"http://127.0.0.1:{server.server_port}"
+    with serving(Page) as url:
+        yield url
         Page.is_over.set()
-        server.shutdown()
-        thread.join()
 
 
 def test_forty_boards_are_forty_lines_and_the_worst_come_first(pages: str, monkeypatch: pytest.MonkeyPatch) -> None:

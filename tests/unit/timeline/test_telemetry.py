@@ -3,10 +3,8 @@
 import logging
 import socket
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import SimpleNamespace
 from typing import Any
 
@@ -22,6 +20,7 @@ from edgert.stages.source.sent_images import parse_traceparent
 from edgert.timeline import telemetry
 from edgert.timeline.telemetry import Sampler, Telemetry, telemetry_of
 from edgert.tracing import Recorder, TaskTrace, Tracing
+from tests.helpers.brokers import Receiver
 from tests.helpers.waiting import wait_until
 
 pytest.importorskip("opentelemetry.exporter.otlp.proto.http", reason="needs opentelemetry-exporter-otlp-proto-http")
@@ -146,40 +145,25 @@ def test_errors_are_bounded() -> None:
     assert len(sampler.failures) == telemetry._MOST_ERRORS and len(sampler._failed_ns) <= telemetry._MOST_ERRORS + 1
 
 
-class Collector(ThreadingHTTPServer):
+class Collector(Receiver):
     """A collector of OTLP over HTTP."""
 
-    def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), _Take)
-        self.spans: list[Any] = []
-        self.resources: list[dict[str, str]] = []
-        self.url = f"http://127.0.0.1:{self.server_port}"
+    @property
+    def sent(self) -> list[Any]:
+        """What was sent to ``/v1/traces``: a resource with its spans each."""
+        bodies = [body for headers, body in self.requests if headers[":path"] == "/v1/traces"]
+        return [one for body in bodies for one in ExportTraceServiceRequest.FromString(body).resource_spans]
 
-
-class _Take(BaseHTTPRequestHandler):
-    server: Collector
-
-    def do_POST(self) -> None:
-        sent = ExportTraceServiceRequest.FromString(self.rfile.read(int(self.headers["Content-Length"])))
-        for resource in sent.resource_spans if self.path == "/v1/traces" else ():
-            self.server.resources.append({one.key: one.value.string_value for one in resource.resource.attributes})
-            self.server.spans += [span for scope in resource.scope_spans for span in scope.spans]
-        self.send_response(200)
-        self.end_headers()
-
-    def log_message(self, format: str, *args: Any) -> None:
-        pass
+    @property
+    def spans(self) -> list[Any]:
+        return [span for resource in self.sent for scope in resource.scope_spans for span in scope.spans]
 
 
 @pytest.fixture
 def collector() -> Iterator[Collector]:
-    own = Collector()
-    thread = threading.Thread(target=own.serve_forever)
-    thread.start()
-    yield own
-    own.shutdown()
-    thread.join()
-    own.server_close()
+    with Collector() as own:
+        yield own
+        own.shutdown()
 
 
 def run(pipeline: dict[str, Any], done: Callable[[], bool]) -> None:
@@ -201,12 +185,13 @@ def test_a_pipeline_exports_to_a_collector(collector: Collector, monkeypatch: py
     monkeypatch.setenv("OTEL_BSP_SCHEDULE_DELAY", "200")
     pipeline = PIPELINE
     if by == "file":
-        pipeline = {**PIPELINE, "telemetry": collector.url}
+        pipeline = {**PIPELINE, "telemetry": f"http://127.0.0.1:{collector.port}"}
     else:
-        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", collector.url)
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", f"http://127.0.0.1:{collector.port}")
         monkeypatch.setenv("OTEL_SERVICE_NAME", "gate-3")
     run(pipeline, lambda: {"cam", "out"} <= {one.name for one in collector.spans})
-    assert collector.resources[0]["service.name"] == ("gate" if by == "file" else "gate-3")
+    resource = {one.key: one.value.string_value for one in collector.sent[0].resource.attributes}
+    assert resource["service.name"] == ("gate" if by == "file" else "gate-3")
     errors = [one for one in collector.spans if one.status.code == 2]
     assert [one.status.message for one in errors] == ["ValueError: no such belt"]
     (root,) = [one for one in collector.spans if not one.parent_span_id and one not in errors]

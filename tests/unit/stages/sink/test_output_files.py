@@ -188,13 +188,10 @@ def test_a_file_never_becomes_larger(tmp_path: Path) -> None:
 
 def test_a_file_that_became_old_while_nobody_wrote_it(tmp_path: Path, clocks: Clocks) -> None:
     rules, path = Rules(keeps=True, rotate_s=3600.0), tmp_path / "out.jsonl"
-    write(JsonlSink("events", path, rules), *frames(2))
-    os.utime(path, (START_S, START_S))
-    clocks.go_on(1800.0)
-    write(JsonlSink("events", path, rules), *frames(1, 2))
-    os.utime(path, (START_S, START_S))
-    clocks.go_on(1800.0)
-    write(JsonlSink("events", path, rules), *frames(1, 3))
+    for count, first in ((2, 0), (1, 2), (1, 3)):
+        write(JsonlSink("events", path, rules), *frames(count, first))
+        os.utime(path, (START_S, START_S))
+        clocks.go_on(1800.0)
     assert [lines(tmp_path / name) for name in names(tmp_path)] == [[0, 1, 2], [3]]
 
 
