@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from edgert.assemble import MOST_REPLICAS
@@ -100,14 +100,6 @@ class Tactic:
         if self.pinned:
             found["placement"] = {"replicate": {f"cpu{number}": 1 for number in range(self.replicas)}}
         return found
-
-
-def tactic_of(data: Mapping[str, Any]) -> Tactic:
-    """Return a tactic from its dict; raise TypeError if the keys are those of another version."""
-    known = {field.name for field in fields(Tactic)}
-    if set(data) != known:
-        raise TypeError(f"a tactic has {sorted(known)}, not {sorted(data)}")
-    return Tactic(**{**data, "tuning": Tuning(**data["tuning"])})
 
 
 def with_tactic(config: ModelConfig, tactic: Tactic) -> ModelConfig:

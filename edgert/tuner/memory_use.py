@@ -8,9 +8,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from pydantic import TypeAdapter
+
 from edgert.config import ModelConfig
 from edgert.errors import BuildError, EdgertError
-from edgert.tuner.candidates import ON_GPU, Tactic, tactic_of, with_tactic
+from edgert.tuner.candidates import ON_GPU, Tactic, with_tactic
 
 _LIMIT_S = 1800.0
 
@@ -72,7 +74,7 @@ def _answer(question: dict[str, Any]) -> dict[str, Any]:
     from edgert.graph import load
     from edgert.meters import peak_rss_bytes, rss_bytes
 
-    tactic = tactic_of(question["tactic"])
+    tactic = TypeAdapter(Tactic).validate_python(question["tactic"])
     config = ModelConfig.model_validate(question["section"])
     model = load(config.onnx)
     base_bytes = rss_bytes()

@@ -2,12 +2,14 @@
 
 import json
 import platform
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
+
+from pydantic import TypeAdapter
 
 from edgert.backend.ort import OrtBackend
 from edgert.board.devices import cuda_driver
@@ -15,7 +17,7 @@ from edgert.board.host import core_count, cpu_name
 from edgert.files import replace_text
 from edgert.quantization.throughput import Timing
 from edgert.steps import digest_of
-from edgert.tuner.candidates import Tactic, tactic_of
+from edgert.tuner.candidates import Tactic
 
 
 def identity() -> dict[str, str]:
@@ -69,12 +71,6 @@ class Trial:
     memory_bytes: int | None = None
 
 
-def trial_of(data: Mapping[str, Any]) -> Trial:
-    """Return a trial from its dict."""
-    frame = Timing(**data["frame"]) if data["frame"] else None
-    return Trial(**{**data, "tactic": tactic_of(data["tactic"]), "frame": frame})
-
-
 @dataclass(frozen=True, slots=True)
 class Tuned:
     """Result of a search.
@@ -96,7 +92,7 @@ class Tuned:
     runs: int
     live: bool
     machine: Mapping[str, str]
-    tried: Sequence[Trial]
+    tried: tuple[Trial, ...]
     left_out: Mapping[str, str] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
@@ -115,10 +111,9 @@ def tuned_of(data: Mapping[str, Any]) -> Tuned:
     """Return the result that :meth:`Tuned.to_json` stored.
 
     Raises:
-        TypeError, KeyError: the data was written by another version.
+        ValueError: the data is no such result.
     """
-    found = {"default": tactic_of(data["default"]), "chosen": tactic_of(data["chosen"])}
-    return Tuned(**{**data, **found, "tried": tuple(map(trial_of, data["tried"]))})
+    return TypeAdapter(Tuned).validate_python(data)
 
 
 class Journal:
