@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -88,7 +88,7 @@ class Compiled:
 
     spec: EngineSpec
     made: BuiltEngine
-    checks: engine_checks.EngineChecks
+    checks: Mapping[str, Any]
     others: tuple[BuiltEngine, ...] = ()
 
 
@@ -205,7 +205,7 @@ class BundleEngines:
 
     def _run_checks(
         self, config: ModelConfig, spec: EngineSpec, made: BuiltEngine, opened: TrtEngine | None
-    ) -> engine_checks.EngineChecks:
+    ) -> Mapping[str, Any]:
         found: dict[str, Any] = {"placement": engine_checks.check_placement(spec.request, made, self._policy)}
         if spec.input is not None:
             found["input"] = spec.input.describe(made.request.formats)

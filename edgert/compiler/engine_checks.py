@@ -149,9 +149,6 @@ def _placement_error(request: BuildRequest, verification: Verification) -> Place
     )
 
 
-EngineChecks = Mapping[str, Any]
-"""Results of the checks of an engine as plain data: ``placement``, with a DLA ``input``, and if the engine could be run
-``outputs``, ``profile``, ``layers`` and ``memory``."""
 ENGINE_TOLERANCE: Mapping[str, float] = {"fp32": 1e-2, "fp16": 2e-2, "int8": 0.7}
 """Precision → largest RMS difference of an engine's outputs from the reference's, relative to the reference's RMS. A
 GPU computes float32 in TF32, whose 11 bits round by 2^-11 = 0.0005 in each layer: 0.005 after 100 layers, as
@@ -235,7 +232,7 @@ def memory_use(engine: TrtEngine, made: BuiltEngine) -> dict[str, int]:
     return {"plan_bytes": len(made.result.plan), "context_bytes": engine.context_bytes, "tensor_bytes": tensor_bytes}
 
 
-def summary(found: EngineChecks) -> str:
+def summary(found: Mapping[str, Any]) -> str:
     """Return a summary in one line."""
     placement, outputs, profile = (found.get(name) for name in ("placement", "outputs", "profile"))
     parts = []
@@ -248,7 +245,7 @@ def summary(found: EngineChecks) -> str:
     return ", ".join(parts)
 
 
-def cache_checks(store: Store, key: str, mode: str, found: EngineChecks) -> None:
+def cache_checks(store: Store, key: str, mode: str, found: Mapping[str, Any]) -> None:
     """Cache the checks of an engine for the power mode in which it was timed.
 
     If that fails, the engine is checked again at the next start.
@@ -256,7 +253,7 @@ def cache_checks(store: Store, key: str, mode: str, found: EngineChecks) -> None
     cache_content(store, _checks_key(key, mode), to_json(found))
 
 
-def cached_checks(store: Store, key: str, mode: str, *, ran: bool) -> EngineChecks | None:
+def cached_checks(store: Store, key: str, mode: str, *, ran: bool) -> Mapping[str, Any] | None:
     """Return the cached checks of an engine.
 
     Args:
@@ -266,7 +263,7 @@ def cached_checks(store: Store, key: str, mode: str, *, ran: bool) -> EngineChec
         ran: whether to return only checks with a run of the engine.
     """
     content = store.get(_checks_key(key, mode))
-    found: EngineChecks | None = json.loads(content) if content is not None else None
+    found: Mapping[str, Any] | None = json.loads(content) if content is not None else None
     return None if found is not None and ran and "layers" not in found else found
 
 
