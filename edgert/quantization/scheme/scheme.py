@@ -10,7 +10,8 @@ from edgert.errors import ModelError, nearest
 from edgert.graph import Graph, Node
 from edgert.graph.fusion import INT8_ONNX_RUNTIME
 from edgert.graph.operators import MEANS, about, clip_bounds, is_copy, of_kind
-from edgert.quantization.scheme import trt_scheme, units
+from edgert.quantization.scheme import units
+from edgert.quantization.scheme.trt_scheme import plan_dla, plan_gpu
 
 
 def scheme(
@@ -42,9 +43,9 @@ def _plan(graph: Graph, target: units.Target, keep: frozenset[str], dla: Dla) ->
         case "ort":
             return plan_ort(graph, keep)
         case "gpu":
-            return trt_scheme.plan_gpu(graph, keep)
+            return plan_gpu(graph, keep)
         case "dla":
-            return trt_scheme.plan_dla(graph, keep, dla)
+            return plan_dla(graph, keep, dla)
 
 
 def _missing_unit_reason(graph: Graph, name: str, whole: units.Scheme) -> str:
