@@ -150,7 +150,6 @@ class Calling:
             self._supervisor.join()  # it refers to this object until it has ended
 
     def _wait_for_turn(self) -> bool:
-        """Wait until no call is in progress; return False if one was left behind."""
         now_ns = self._runner.clock.now_ns
         began_ns = now_ns()
         while not self._turn.acquire(timeout=_POLL_S):
@@ -208,7 +207,6 @@ class Calling:
             self._turn.release()
 
     def _end_mapping(self) -> None:
-        """Finish the frames of :meth:`map` that are in flight, and drop their results."""
         if not self._acquire_lock():
             return
         try:

@@ -182,7 +182,6 @@ class Governing:
         return change
 
     def _plan_for(self, file: PipelineFile) -> _Plan | None:
-        """Return settings and rules for a pipeline; None without budgets."""
         budgets, power = file.config.budgets, self._environment.power
         if all(value is None for value in (budgets.power, budgets.cpu, budgets.latency, budgets.memory)):
             return None
@@ -201,7 +200,6 @@ class Governing:
             raise
 
     def _new_watch(self, file: PipelineFile, plan: _Plan) -> Watch:
-        """Return the thread that will keep the budgets of a pipeline, not started."""
         assembly, clock, budgets = self._assembly, self._environment.clock, file.config.budgets
         bucket = None
         if budgets.cpu is not None and budgets.when_exceeded == "degrade":

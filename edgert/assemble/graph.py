@@ -256,7 +256,6 @@ def assemble(
 
 
 def _gpus_of(engine: Engine | SegmentedEngine) -> Iterator[Any]:
-    """Yield the GPUs of an engine's parts."""
     for part in [one for one, _ in engine.parts] if isinstance(engine, Replicated) else [engine]:
         if (device := getattr(part, "device", None)) is not None:
             yield device
@@ -380,7 +379,6 @@ class _Assembler:
         return chains
 
     def _connect_tasks(self, chains: Mapping[str, list[Task]], streams: Mapping[str, frozenset[str]]) -> None:
-        """Connect the tasks of different stages by queues."""
         stages = self.config.stages
         simulated_cameras = {
             name

@@ -140,7 +140,6 @@ def _with_section(file: PipelineFile, section: str, items: Mapping[str, object])
 
 
 def _halve_queues(file: PipelineFile) -> PipelineFile | None:
-    """Return the pipeline with every queue halved that is longer than one; None if there are none."""
     stages = dict(file.config.stages)
     for name, stage in file.config.stages.items():
         now = queue_before(stage, file)
@@ -163,7 +162,6 @@ def _remove_replica(file: PipelineFile) -> PipelineFile | None:
 
 
 def _halve_batches(file: PipelineFile) -> PipelineFile | None:
-    """Return the pipeline with every batch halved; None if there are none."""
     stages = dict(file.config.stages)
     for name, stage in file.config.stages.items():
         if isinstance(stage, InferStage) and stage.batch is not None and stage.batch.max > 1:
@@ -288,7 +286,6 @@ def _upper_bound_bytes(file: PipelineFile) -> int:
 
 
 def _replicas(file: PipelineFile) -> dict[str, int]:
-    """Return the number of replicas of every model that a stage runs, including fallback models."""
     config = file.config
     live = any(is_live(stage, file) for stage in config.stages.values())
     users = {name: users_of(config.stages, config.models, name) for name in config.models}

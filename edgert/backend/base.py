@@ -11,12 +11,13 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, BinaryIO, Literal, Protocol, runtime_checkable
+from typing import Any, Literal, Protocol, runtime_checkable
 
 import numpy.typing as npt
 
 from edgert import limits
 from edgert.errors import ArtifactError, BuildError, ModelError, nearest
+from edgert.files import FileStore
 from edgert.graph import Model, type_inference
 from edgert.graph.model import label
 from edgert.memory import aligned_empty
@@ -55,22 +56,8 @@ class Span:
         return self.least == self.most
 
 
-class Store(Protocol):
-    """Cache of compiled engines between runs; see :mod:`edgert.files`."""
-
-    def get(self, key: str) -> bytes | None:
-        """Return the content of a key; None if there is none, or it is damaged."""
-
-    def open(self, key: str) -> BinaryIO | None:
-        """Return the content of a key as an open file; None as for :meth:`get`."""
-
-    def put(self, key: str, content: bytes) -> None:
-        """Store the content, atomically. Raises ArtifactError if it cannot be written."""
-
-    def remove(self, key: str) -> None:
-        """Remove the content of a key, if there is any."""
-
-
+Store = FileStore
+"""Cache of compiled engines between runs."""
 _LOGGED: set[str] = set()  # each message once, as read-only folders are normal on robots
 
 

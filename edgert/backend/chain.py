@@ -167,7 +167,6 @@ class Chain:
     def _accepts(
         self, engine: str, compile_for: Callable[[str], CompiledT], close: Callable[[CompiledT], object]
     ) -> bool:
-        """Return whether an engine can run here and accepts the model."""
         with suppress(*_REFUSALS):
             if not self._why_not(engine):
                 close(compile_for(engine))

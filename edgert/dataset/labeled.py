@@ -96,7 +96,6 @@ def _coco_dataset(path: Path, labels: Sequence[str], limit: int | None) -> Label
 def _boxes_dataset(
     path: Path, data: layouts.Annotated, labels: Sequence[str], images: FileDataset, chosen: Sequence[str]
 ) -> LabeledDataset:
-    """Return the dataset of the chosen images and their boxes, with the model's classes."""
     numbers, note = class_numbers(data, labels, path)
     boxes = dict(zip(data.files, data.boxes, strict=True))
     known = [one.select(np.isin(one.classes, list(numbers)), numbers) for one in map(boxes.__getitem__, chosen)]
@@ -219,5 +218,4 @@ def class_numbers(annotated: layouts.Annotated, labels: Sequence[str], path: Pat
 
 
 def _normalized_name(name: str) -> str:
-    """Return a name in lower case with words separated by spaces."""
     return name.strip().lower().replace("_", " ").replace("-", " ")

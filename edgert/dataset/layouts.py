@@ -156,7 +156,6 @@ def _find_split(path: Path, base: str, entry: str, split: str) -> Path:
 
 
 def _read_yolo(places: Sequence[Path], names: Mapping[int, str], limit: int | None, path: Path, numbers: int) -> Found:
-    """Return the annotations of all images in folders and in text files that list images."""
     files = list[Path]()
     for place in places:
         some = _image_files(place) if place.is_dir() else listed_files(place)

@@ -158,7 +158,6 @@ def _run_evaluator(
 
 
 def _size(outlines: Any) -> tuple[int, int]:
-    """Return the size of an image whose labels have none."""
     sized = [tuple(one["size"]) for one in outlines] if isinstance(outlines, list) else []
     return sized[0] if sized else (1, 1)
 
@@ -169,7 +168,6 @@ def _point_count(ground_truth: GroundTruthBoxes) -> int:
 
 
 def _true_shapes(one: Boxes, kind: Kind) -> dict[str, Any]:
-    """Return further columns of an image's annotations."""
     if kind == "masks":
         outlines = one.outlines or ((),) * len(one.corners)
         boxed = [outline or [_ring(corners)] for outline, corners in zip(outlines, one.corners, strict=True)]

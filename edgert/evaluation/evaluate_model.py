@@ -287,7 +287,6 @@ def _evaluate_here(
 
 
 def _evaluate_image(setup: EvaluationSetup, index: int, run: Run) -> tuple[Note, float]:
-    """Return the scorer's note on one image, and the seconds of its run."""
     tensor, geometry = setup.feed.image(index)
     started = time.perf_counter()
     outputs = run({setup.feed.input_name: tensor})
@@ -351,7 +350,6 @@ def _evaluate_on_cluster(
 
 @contextmanager
 def _runs(candidate: Candidate, setup: EvaluationSetup) -> Iterator[Callable[[], Run]]:
-    """Yield a function that creates a run for each thread."""
     if isinstance(candidate, Model):
         with closing(build_engine(candidate, setup.config, threads=1)) as engine:
             yield runner(engine)

@@ -147,7 +147,6 @@ class BoxScorer:
         return found
 
     def _tracked(self, records: Sequence[Detections]) -> list[Detections]:
-        """Return the tracks in every frame, as a pipeline would compute them."""
         default = ByteTrackStage.model_validate({"track": "bytetrack", "from": "model"})
         tracker = ByteTrack((self.tracking or default).limits(self.tracked_from))
         tracks = []

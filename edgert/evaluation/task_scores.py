@@ -47,7 +47,6 @@ class MultiLabelScorer:
 def _class_matches(
     number: int, true: Sequence[tuple[int, ...]], notes: Sequence[Classification]
 ) -> coco_metric.ClassMatches:
-    """Return the matches of one class on all images, the highest score first."""
     found = [(float(some.scores[place]), image) for image, some in enumerate(notes)
              for place in np.flatnonzero(some.classes == number)]  # fmt: skip
     found.sort(key=lambda one: -one[0])

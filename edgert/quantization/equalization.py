@@ -76,13 +76,11 @@ def scalings(graph: Graph) -> tuple[Scaling, ...]:
 
 
 def _layer_scalings(classes: Channels, scale: F64) -> tuple[Scaling, ...]:
-    """Return the scalings of all layers that the scales of classes change."""
     found = (Scaling(layer.kernel.node.name, scale[layer.makes], scale[layer.reads]) for layer in classes.layers)
     return tuple(item for item in found if (item.outputs != 1).any() or (item.inputs != 1).any())
 
 
 def _weight_ranges(classes: Channels, scale: F64) -> tuple[F64, F64]:
-    """Return the largest scaled weights that compute and that read each class."""
     makes, reads = np.zeros(classes.count), np.zeros(classes.count)
     for layer in classes.layers:
         factor = _kernel_factor(layer, scale[layer.reads], scale[layer.makes])

@@ -104,7 +104,6 @@ class Evaluation:
         )
 
     def _speed(self, labels: Mapping[str, str]) -> tuple[SpeedRow, ...]:
-        """Return the times of the evaluated runs, without emulations."""
         first, *rest = self.result.results
         emulated = {name for name, one in self.versions.items() if one.emulated}
         real = [(labels[one.name], one) for one in rest if one.name not in emulated]
@@ -187,7 +186,6 @@ def evaluate(
 def _evaluate_section(
     section: ModelSection, data: str | None, against: Sequence[Path], options: EvaluateOptions, report: Reporter
 ) -> Evaluation | None:
-    """Make the versions of a model and evaluate all of them."""
     config, where, budget = section.config, section.where, section.config.accuracy
     run = Run(where, section.directory, report.note, report.count, report.stop)
     labels = labels_of(config, where)

@@ -75,7 +75,6 @@ def check_precision(config: ModelConfig, where: str = "") -> None:
 
 
 def _key(model: Model, config: ModelConfig, job: Job) -> str:
-    """Return a digest of all that a converted model depends on."""
     speed = {"threads", "replicas", "placement", "tuning"}
     settings: dict[str, Any] = config.model_dump(mode="json", exclude={"onnx", *speed})
     facts = [_CACHE_VERSION, model.digest, settings, platform.machine(), *_data_digests(config)]
@@ -100,14 +99,12 @@ def _data_digests(config: ModelConfig) -> list[str]:
 
 
 def _calibration_images(config: ModelConfig) -> ImageDataset:
-    """Return the images on which ranges are measured."""
     if config.calibrate is None:
         raise needs_images(config)
     return open_images(config.calibrate.images, limit=config.calibrate.limit)
 
 
 def _accuracy_dataset(config: ModelConfig) -> LabeledDataset | None:
-    """Return the dataset on which accuracy is measured; None where the section names none."""
     if config.accuracy is None:
         return None
     from edgert.dataset import open_dataset

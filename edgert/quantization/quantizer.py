@@ -107,7 +107,6 @@ def _readers(graph: Graph, scheme: Scheme, groups: Mapping[tuple[str, ...], obje
 def _method_errors(
     function: Function, name: str, thresholds: Mapping[str, float], values: Array
 ) -> Mapping[str, float]:
-    """Return the squared error of a node's output for one image, relative to the squared output, by method."""
 
     def power(array: Array) -> float:
         (output,) = function({name: array}).values()

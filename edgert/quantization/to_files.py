@@ -102,7 +102,6 @@ def calibrate(
 def _calibrate_stream(
     config: ModelConfig, images: Iterable[Any], options: CalibrateOptions, run: Run, state: Path | None
 ) -> RangeTable:
-    """Measure ranges on images that are not held in memory."""
     ready, some = prepare_section_model(load(config.onnx), config), islice(images, options.limit or _LIMIT)
     feed = (feed_of(open_images([image]), ready, config).feeds(0) for image in some)
     return measured(

@@ -133,7 +133,6 @@ class _DlaQuantizer(quantizer.Quantizer):
 
 
 def _make_int8(base: _Int8Base, target: Target) -> Version:
-    """Return the INT8 version for a target, with no units kept for an accuracy budget."""
     started = time.perf_counter()
     config = base.config.model_copy(update={"accuracy": None})
     title = "int8" if target == "ort" else f"int8 for {target}"

@@ -183,7 +183,6 @@ class OrtBackend:
         return self._compile_standard(model, options)
 
     def _compile_standard(self, model: Model, options: EngineOptions) -> OrtEngine:
-        """Return the engine of a model without custom operators."""
         started = time.perf_counter()
         profiles = options.profiles or {DEFAULT_PROFILE: {}}
         static = next(iter(profiles.values())) if len(profiles) == 1 else {}

@@ -260,7 +260,6 @@ class OrtSession:
         return run_error(error, self._run_options, self._path)
 
     def _bound_inputs(self, arguments: Sequence[Any], shapes: base.Shapes) -> Mapping[str, base.Array]:
-        """Return the bound input tensors in host memory."""
         return {
             arg.name: base.bound_input(
                 arg.name,

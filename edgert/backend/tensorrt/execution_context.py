@@ -68,7 +68,6 @@ class Layout:
 
     @property
     def _elements(self) -> tuple[int, ...]:
-        """Shape in elements."""
         return tuple(-(-size // self.vector) if dim == self.vector_dim else size for dim, size in enumerate(self.shape))
 
     def _view(self, memory: U8) -> Array:

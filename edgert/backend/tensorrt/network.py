@@ -114,7 +114,6 @@ def _assign_helpers(layers: Sequence[Layer], computed: Sequence[tuple[str, ...]]
 
 
 def _tensor_name(tensor: api.ITensor) -> str:
-    """Return a tensor's name, empty for an omitted optional input."""
     return "" if tensor is None else str(tensor.name)
 
 

@@ -101,7 +101,6 @@ def _logged_region(log: Sequence[LogRecord], placement: Placement, order: Sequen
 
 
 def _longest_region(placement: Placement, order: Sequence[str]) -> list[str]:
-    """Return the longest run of nodes on the DLA."""
     runs = [list(run) for on_gpu, run in groupby(order, lambda name: placement.get(name, GPU) == GPU) if not on_gpu]
     return max(runs, key=len, default=[])
 

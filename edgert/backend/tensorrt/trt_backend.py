@@ -281,7 +281,6 @@ class TrtBackend:
                 raise
 
     def _request(self, model: Model, part: Part) -> BuildRequest:
-        """Return the request for a part, and cache its facts."""
         title = {"title": part.title} if part.title else {}
         request, store = static_request(model, part.options, part.rows, **title), part.options.store
         if store is not None:
@@ -309,7 +308,6 @@ class TrtBackend:
         profiles: Mapping[str, Shapes],
         store: Store | None,
     ) -> trt_engine.TrtEngine:
-        """Return one engine with the plans of all parts."""
         return self.open(plans[0][1], profiles, store, {(part.profile, part.rows): plan for part, plan in plans[1:]})
 
     def build_and_open(

@@ -78,7 +78,6 @@ def _tail(graph: Graph) -> frozenset[int]:
 
 
 def _reachable(graph: Graph, start: Collection[int], beside: Mapping[int, Sequence[Node]]) -> frozenset[int]:
-    """Return the indices reachable from ``start`` through ``beside``, among its keys."""
     places = {id(node): at for at, node in enumerate(graph.nodes)}
     found: set[int] = set()
     waiting = list(start)
@@ -211,7 +210,6 @@ class _Decision:
         return self._ports[at].gives and not self._data(at)
 
     def _data(self, at: int) -> list[str]:
-        """Return the computed float inputs of a node."""
         names = [self._graph.nodes[at].inputs[position] for position in sorted(self._ports[at].inputs)]
         return [name for name in names if name not in self._graph.constants]
 

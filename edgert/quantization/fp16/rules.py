@@ -216,7 +216,6 @@ def _no_form(facts: Facts, node: Node) -> str:
 
 
 def _value_reasons(facts: Facts, node: Node, ports: Ports) -> Iterator[str]:
-    """Yield a reason for each tensor whose values leave the range."""
     names = (*(node.inputs[at] for at in sorted(ports.inputs)), *(node.outputs[at] for at in sorted(ports.outputs)))
     for name in names:
         reach = facts.reach.get(name)
@@ -229,7 +228,6 @@ def _value_reasons(facts: Facts, node: Node, ports: Ports) -> Iterator[str]:
 
 
 def _constant_reasons(facts: Facts, node: Node, ports: Ports) -> Iterator[str]:
-    """Yield a reason for each stored tensor that leaves the range, or loses too much."""
     for at in sorted(ports.inputs):
         array = facts.graph.constants.get(node.inputs[at])
         if array is not None:
@@ -286,7 +284,6 @@ def _sum_reasons(facts: Facts, node: Node, ports: Ports) -> Iterator[str]:
 
 
 def _terms(facts: Facts, node: Node) -> int | None:
-    """Return the number of terms of a sum; None where it is unknown."""
     if node.op == "LRN":
         return int(node.attributes["size"])
     if node.op == "AveragePool":

@@ -82,7 +82,6 @@ class _Conversion:
                     yield name, "float16" if self._plan.gives_fp16(at, position) else "float32"
 
     def _wanted_types(self) -> dict[str, set[Precision]]:
-        """Return the types in which each float32 tensor must exist, by name."""
         wanted: dict[str, set[Precision]] = {name: {own} for name, own in self._native.items()}
         for name in sorted(self._pinned):
             wanted.setdefault(name, set()).add("float32")

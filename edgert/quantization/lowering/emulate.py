@@ -261,7 +261,6 @@ class _Emitter:
             self._tensors.expose(name)
 
     def _emit(self, node: Node, read: Callable[[str], str], kind: Kind) -> None:
-        """Emit the node on one form of its inputs; its outputs are stored as ``kind``."""
         floats = data_outputs(self._graph, node)
         outputs = [self._tensors.output_name(name, kind) if name in floats else name for name in node.outputs]
         self._append(node, read, outputs)
@@ -304,7 +303,6 @@ class _Emitter:
         return self._emit(node, self._tensors.int8_operand, "int8")
 
     def _add_exact(self, node: Node) -> None:
-        """Emit the node on integers, to integers of the same scale."""
         floats = data_outputs(self._graph, node)
         outputs = [self.builder.name(f"{name}_steps") if name in floats else name for name in node.outputs]
         self._append(node, self._tensors.steps, outputs)
@@ -348,7 +346,6 @@ class _Emitter:
         return None
 
     def _in_fp16(self, node: Node) -> Node:
-        """Return the node with its stored float32 inputs rounded to float16."""
         inputs = list(node.inputs)
         for place, name in enumerate(inputs):
             stored = self._graph.constants.get(name)

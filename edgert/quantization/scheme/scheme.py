@@ -49,7 +49,6 @@ def _plan(graph: Graph, target: units.Target, keep: frozenset[str], dla: Dla) ->
 
 
 def _missing_unit_reason(graph: Graph, name: str, whole: units.Scheme) -> str:
-    """Return why no unit has a name."""
     owner = next((unit.name for unit in whole.units if name in unit.nodes), "")
     if owner:
         return f"that node belongs to unit {owner!r}"

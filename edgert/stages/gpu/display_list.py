@@ -204,7 +204,6 @@ class DisplayList:
         self._item(left, top, right - left, bottom - top, MASK, 0, address, width, height, low, high)
 
     def _new_tile(self, key: Hashable, width: int, height: int, draw: Callable[[U8], None]) -> int:
-        """Draw a tile, cache it if there is room, and return its address."""
         host, address = self._tiles.add(key, width * height) or self._allocate(width * height)
         host.fill(0)
         draw(host.reshape(height, width))

@@ -120,7 +120,6 @@ class GpuBoxes(GpuReader):
                 self._placed[row] = geometry
 
     def _table(self, outputs: Sequence[GpuTensor]) -> GpuTensor:
-        """Return the output that holds the boxes."""
         return outputs[0]
 
     def _allocate(self, outputs: Sequence[GpuTensor], nbytes: int) -> tuple[int, int]:
@@ -313,6 +312,5 @@ def _why_no_table(shape: tuple[int, ...]) -> str:
 
 @lru_cache(maxsize=64)
 def _packed_transform(geometry: Geometry) -> npt.NDArray[np.uint8]:
-    """Return a geometry as the struct that the kernel reads."""
     ends = geometry.scale_x, geometry.scale_y, geometry.offset_x, geometry.offset_y, *geometry.bounds
     return np.frombuffer(_TRANSFORM.pack(*ends), np.uint8)

@@ -133,7 +133,6 @@ class GpuReader(ABC):
     def _kernel(
         self, function: str, definitions: Mapping[str, int], nbytes: int, dtype: str, source: str = ""
     ) -> Kernel:
-        """Return a kernel compiled for tensors of ``dtype``."""
         definitions = {"HALF": int(dtype == "float16"), **definitions}
         return self._kernels.kernel(source or self.source, definitions, nbytes, function=function)
 

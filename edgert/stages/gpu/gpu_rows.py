@@ -116,7 +116,6 @@ class GpuRows(GpuReader):
         return record
 
     def _found(self, rows: Index, numbers: F32) -> list[Found]:
-        """Return the copied rows, by level."""
         ends = np.searchsorted(rows, self._starts)
         return [
             Found(rows[a:b] - start, _parts(numbers[a:b], level))

@@ -168,7 +168,6 @@ class InferenceSlot:
             self._run(rows, mode)
 
     def _ready(self, count: int) -> int:
-        """Return the prepared batch size that runs ``count`` frames."""
         rows = self._size_of[count]
         if not self.late and rows not in self._renewed:
             return rows

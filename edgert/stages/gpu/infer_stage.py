@@ -138,7 +138,6 @@ class GpuInfer(BatchedStage):
             self._runs.append(_Run([(kept, False)], None, 0, now_ns, now_ns))
 
     def _launch(self, now_ns: int) -> None:
-        """Start a run of the held frames."""
         batch = self._inference.submit_batch(self._geometries)
         rows, self._geometries = len(self._geometries), []
         first_ns = self._times.first_ns(rows)
@@ -161,7 +160,6 @@ class GpuInfer(BatchedStage):
         return False
 
     def _records(self, run: _Run, is_done: bool) -> Sequence[Record]:
-        """Return the records of a run, and learn from its duration."""
         if run.batch is None:
             return ()
         polled_ns = self._clock.now_ns()

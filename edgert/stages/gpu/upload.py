@@ -81,7 +81,6 @@ def to_shared(frame: Frame, acquire: Acquire, counter: Counter) -> Frame | None:
 
 
 def _pitch(plane: U8) -> int:
-    """Return the bytes of a row, padded."""
     inner: int = plane.size // plane.shape[0]
     return -(-inner // ROW_BYTES) * ROW_BYTES
 
