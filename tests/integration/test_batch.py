@@ -19,10 +19,8 @@ from edgert.errors import ConfigError, ModelError
 from edgert.graph import Model, to_bytes
 from edgert.installation import demo_images
 from edgert.pipeline import Pipeline
-from edgert.quantization.batched import open_batch
+from edgert.quantization import batched, int8_model, throughput
 from edgert.quantization.calibrated import calibrate_section
-from edgert.quantization.int8_model import round_only_model
-from edgert.quantization.throughput import Choice
 from edgert.reporter import Progress
 from tests.helpers import models
 from tests.helpers.evaluation_data import data
@@ -148,9 +146,9 @@ def test_auto_takes_the_float_model_whose_batch_int8_cannot_keep(
 def test_auto_is_timed_at_the_batch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
 
-    def fastest(versions: Any, config: Any, threads: int | None = None, batch: int = 1) -> Choice:
+    def fastest(versions: Any, config: Any, threads: int | None = None, batch: int = 1) -> throughput.Choice:
         asked.append((list(versions), batch))
-        return Choice("int8", versions["int8"], {})
+        return throughput.Choice("int8", versions["int8"], {})
 
     monkeypatch.setattr("edgert.quantization.throughput.fastest", fastest)
     assemble(load_pipeline(for_int8(tmp_path, "batch: {max: 4}", "auto", 1))).close()
@@ -178,9 +176,9 @@ def test_real_networks_give_the_same_bits_in_a_batch(model: str, images: str, se
         }
     )
     calibrated = calibrate_section(config, target="ort")
-    fixed = round_only_model(config, calibrated)
+    fixed = int8_model.round_only_model(config, calibrated)
     with (
-        closing(build_engine(open_batch(fixed, calibrated.feeds(2)), config, 1, 4)) as engine,
+        closing(build_engine(batched.open_batch(fixed, calibrated.feeds(2)), config, 1, 4)) as engine,
         closing(build_engine(fixed, config, 1)) as single,
     ):
         batch, one = engine.session(), single.session()

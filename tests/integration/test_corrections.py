@@ -10,16 +10,12 @@ import pytest
 
 from edgert.backend.ort import Function
 from edgert.graph import Graph, Model, load, read, write
-from edgert.quantization.adaround import Effort, roundings
-from edgert.quantization.calibrated import prepare
+from edgert.quantization import adaround, calibrated, equalization, quantization_error, quantizer
 from edgert.quantization.calibration.ranges import RangeTable
 from edgert.quantization.calibration.value_histogram import Histogram
 from edgert.quantization.calibration.walk import walk
-from edgert.quantization.equalization import equalize, scalings, smooth_activations
 from edgert.quantization.lowering.lower import lower
 from edgert.quantization.lowering.weights import along_axis, kernel_of, scale_axis, weight_scales, weighted_nodes
-from edgert.quantization.quantization_error import correct_biases, sqnr
-from edgert.quantization.quantizer import choices
 from edgert.quantization.scheme.scheme import scheme
 from edgert.quantization.scheme.units import Scheme
 from tests.helpers.evaluation_data import data, feeds
@@ -37,7 +33,7 @@ FOLDERS = {
 
 @cache
 def model(name: str) -> Model:
-    return prepare(load(data("models", f"{name}.onnx")))
+    return calibrated.prepare(load(data("models", f"{name}.onnx")))
 
 
 @cache
@@ -72,25 +68,27 @@ def setting(name: str) -> tuple[Images, Images, Scheme, RangeTable, Callable[[Gr
 def gain(name: str, net: Graph) -> float:
     """Mean gain of the weighted nodes' outputs over plain quantization, dB, on images nothing was fitted to."""
     _, judges, _, _, lowered = setting(name)
-    before, after = (sqnr(graph(name), lowered(one), judges, None, model(name)) for one in (graph(name), net))
+    before, after = (
+        quantization_error.sqnr(graph(name), lowered(one), judges, None, model(name)) for one in (graph(name), net)
+    )
     return float(np.mean([after[key] - before[key] for key in before if np.isfinite(before[key])]))
 
 
 @pytest.mark.parametrize("name", FOLDERS)
 def test_equalized_models_compute_the_same(name: str) -> None:
     net, (feed,) = graph(name), images(name, 5, 1)
-    done = equalize(net)
+    done = equalization.equalize(net)
     before, after = Function(model(name))(feed), Function(write(done, model(name)))(feed)
     for key, wanted in before.items():
         np.testing.assert_allclose(after[key], wanted, atol=1e-5 * max(1, np.abs(wanted).max()))
-    touched = {one.node for one in scalings(net)}
+    touched = {one.node for one in equalization.scalings(net)}
     assert bool(touched) == (name in ("squeezenet_fp32", "nanodet_m_320"))  # the others have SiLU or ReLU6 everywhere
 
 
 @pytest.mark.parametrize(("name", "least"), [("mobilenet_v1_025_224", 2.0), ("nanodet_m_320", 0.0)])
 def test_bias_correction_helps_and_never_harms(name: str, least: float) -> None:
     feeds, _, _, _, lowered = setting(name)
-    assert gain(name, correct_biases(graph(name), lowered(graph(name)), feeds, model(name))) > least
+    assert gain(name, quantization_error.correct_biases(graph(name), lowered(graph(name)), feeds, model(name))) > least
 
 
 @pytest.mark.timing
@@ -105,14 +103,14 @@ def test_bias_correction_is_one_pass() -> None:
             function(feed)
     whole_s = time.perf_counter() - started
     started = time.perf_counter()
-    correct_biases(graph(name), lowered(graph(name)), feeds, model(name))
+    quantization_error.correct_biases(graph(name), lowered(graph(name)), feeds, model(name))
     assert time.perf_counter() - started < 6 * whole_s + 2
 
 
 @pytest.mark.parametrize("name", FOLDERS)
 def test_smooth_activations_models_compute_the_same_to_the_bit(name: str) -> None:
     feeds = images(name, 0, 4)
-    done = write(smooth_activations(graph(name), feeds, model(name)), model(name))
+    done = write(equalization.smooth_activations(graph(name), feeds, model(name)), model(name))
     before, after = Function(model(name), fused=False), Function(done, fused=False)
     for feed in images(name, 5, 2):
         for key, wanted in before(feed).items():
@@ -124,7 +122,7 @@ def test_evening_out_rescues_a_detector_on_a_gpu() -> None:
     name, feeds, judges = "yolox_nano_416", images("yolox_nano_416", 0, 12), images("yolox_nano_416", 3, 4)
     (output,) = graph(name).output_names
     found = []
-    for net in (graph(name), smooth_activations(graph(name), feeds, model(name))):
+    for net in (graph(name), equalization.smooth_activations(graph(name), feeds, model(name))):
         decided = scheme(net, "gpu")
         ranges = table(name, net, decided, feeds)
         rounded = Function(write(lower(net, decided, ranges.amax), model(name)), fused=False)
@@ -144,7 +142,7 @@ def test_rounding_by_effect_lowers_the_error_of_every_layer_it_changes() -> None
         stored = net.constants[node.inputs[1]]
         axis = scale_axis(node, stored)
         scales[node.inputs[1]] = along_axis(weight_scales(stored, axis), axis, stored.ndim)
-    found = roundings(net, lowered(net), scales, feeds, model(name), effort=Effort(steps=50))
+    found = adaround.roundings(net, lowered(net), scales, feeds, model(name), effort=adaround.Effort(steps=50))
     nearest = {weight: np.rint(net.constants[weight] / scales[weight]) for weight in found}
     assert len(found) == 5
     assert sum(np.count_nonzero(values != nearest[weight]) for weight, values in found.items()) > 20
@@ -162,7 +160,7 @@ def test_rounding_by_effect_lowers_the_error_of_every_layer_it_changes() -> None
 def test_methods_are_chosen_by_what_readers_feel() -> None:
     name = "nanodet_m_320"
     feeds, _, decided, ranges, _ = setting(name)
-    found = choices(graph(name), decided, ranges, feeds[:4], model(name))
+    found = quantizer.choices(graph(name), decided, ranges, feeds[:4], model(name))
     assert {tensor for one in found for tensor in one.tensors} == set(decided.needed)
     assert len({one.method for one in found}) > 1  # no rule wins everywhere
     for one in found:

@@ -10,9 +10,7 @@ import numpy as np
 import pytest
 from onnx import TensorProto, helper
 
-from edgert.backend.tensorrt import BuildResult, Pools, Progress, Span, build, request_of
-from edgert.backend.tensorrt.library import load as load_library
-from edgert.backend.tensorrt.log import create_logger
+from edgert.backend.tensorrt import BuildResult, Pools, Progress, Span, build, library, log, request_of
 from edgert.backend.tensorrt.network import Correspondence, correspond, network_layers
 from edgert.board.devices import cuda_driver
 from edgert.errors import BuildError
@@ -81,8 +79,8 @@ def demo(form: Form | None) -> tuple[Model, BuildResult]:
 
 def parsed(model: Model) -> tuple[bool, Correspondence, tuple[str, ...]]:
     """Whether TensorRT parses a model, its layers matched with nodes, and their kinds."""
-    trt = load_library("tensorrt_rtx").trt
-    logger = create_logger(trt, lambda record: None)
+    trt = library.load("tensorrt_rtx").trt
+    logger = log.create_logger(trt, lambda record: None)
     builder = trt.Builder(logger)
     network = builder.create_network()
     parser = trt.OnnxParser(network, logger)

@@ -7,9 +7,7 @@ import pytest
 
 from edgert import Pipeline
 from edgert.assemble import batches
-from edgert.config import InferStage, PipelineFile, load_pipeline
-from edgert.config.flow import queue_of
-from edgert.config.stages import SourceStage
+from edgert.config import InferStage, PipelineFile, flow, load_pipeline, stages
 from edgert.errors import ConfigError
 from edgert.graph import to_bytes
 from tests.helpers import models
@@ -54,8 +52,8 @@ def test_what_happens_is_told_in_words() -> None:
 
 @pytest.mark.parametrize(("options", "queue"), [({}, 8), ({"queue": 3}, 3)])
 def test_a_program_may_submit_some_frames_before_it_looks_at_a_result(options: dict[str, int], queue: int) -> None:
-    source = SourceStage.model_validate({"source": "api", **options})
-    assert queue_of(source, InferStage.model_validate({"infer": "net", "from": "cam"}), live=False)[0] == queue
+    source = stages.SourceStage.model_validate({"source": "api", **options})
+    assert flow.queue_of(source, InferStage.model_validate({"infer": "net", "from": "cam"}), live=False)[0] == queue
 
 
 def test_batches_are_refused_where_results_of_all_frames_come_together(tmp_path: Path) -> None:
@@ -86,6 +84,6 @@ def test_a_batch_larger_than_the_model_s_is_refused() -> None:
 def test_the_next_batch_of_a_file_has_room_while_this_one_is_brought_to_the_model(
     live: bool, batch: int | None, queue: int
 ) -> None:
-    source = SourceStage.model_validate({"source": "belt.mp4"})
+    source = stages.SourceStage.model_validate({"source": "belt.mp4"})
     section = {"infer": "net", "from": "belt", **({"batch": {"max": batch}} if batch else {})}
-    assert queue_of(source, InferStage.model_validate(section), live)[0] == queue
+    assert flow.queue_of(source, InferStage.model_validate(section), live)[0] == queue

@@ -18,9 +18,7 @@ from edgert.assemble.default_engines import has_gpu
 from edgert.assemble.engines import ChainEngines
 from edgert.backend.tensorrt import library as version
 from edgert.backend.tensorrt.trt_backend import TrtBackend
-from edgert.board import Machine
-from edgert.board.devices import CudaDriver, GpuDevice
-from edgert.board.record import board
+from edgert.board import Machine, devices, record
 from edgert.cli import app
 from edgert.compiler.build_pipeline import build
 from edgert.compiler.unpack import unpacked
@@ -32,7 +30,7 @@ from edgert.quantization.precision import in_precision
 from tests.helpers.trt_bench import HERE, ORIN, Bench
 from tests.helpers.trt_bundle import PIPELINE, bench, model
 
-GPU = CudaDriver("12.6", (GpuDevice("Orin", "8.7", 2**33),))
+GPU = devices.CudaDriver("12.6", (devices.GpuDevice("Orin", "8.7", 2**33),))
 NO_CUDA = "this ONNX Runtime has no CUDA provider"
 COMPILED_ONCE = "compiled once: parts (how long is not known yet); engines: [onnxruntime] keeps to the CPU"
 
@@ -116,11 +114,11 @@ class TestJetson:
 
     @pytest.mark.parametrize("which", ["nano", "mode"])
     def test_without_a_dla_the_reason_is_said(self, tmp_path: Path, which: str) -> None:
-        orin = board("orin-nx-16gb")
+        orin = record.board("orin-nx-16gb")
         without = orin.model_copy(
             update={"modes": [orin.usual_mode.model_copy(update={"name": "OFF", "dla_cores": 0})]}
         )
-        nano = replace(ORIN, name="orin-nano-8gb", board=board("orin-nano-8gb"))
+        nano = replace(ORIN, name="orin-nano-8gb", board=record.board("orin-nano-8gb"))
         here, why = (
             (nano, "has no DLA") if which == "nano" else (replace(ORIN, mode="OFF", board=without), "turns the DLA off")
         )
@@ -129,7 +127,7 @@ class TestJetson:
         assert why in line and line.startswith("engines: TensorRT 10.3.0 in FP16 on the GPU; not tensorrt-dla: ")
 
     def test_what_was_placed_on_it_then_runs_on_the_gpu(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        on, nano = bench(), replace(ORIN, name="orin-nano-8gb", board=board("orin-nano-8gb"))
+        on, nano = bench(), replace(ORIN, name="orin-nano-8gb", board=record.board("orin-nano-8gb"))
         monkeypatch.setattr("edgert.assemble.engines.detect", lambda: nano)
         monkeypatch.setattr("edgert.backend.tensorrt.trt_backend.TrtBackend", lambda **_: on.backend)
         file, _ = with_default_engines(written(tmp_path, placement="dla"), machine=nano, trt=on.backend)
@@ -151,7 +149,7 @@ class TestWorkstation:
     def test_tensorrt_rtx_is_taken_where_it_supports_the_gpu(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, compute: str, is_taken: bool
     ) -> None:
-        driver = CudaDriver("13.0", (GpuDevice("RTX", compute, 2**33),))
+        driver = devices.CudaDriver("13.0", (devices.GpuDevice("RTX", compute, 2**33),))
         monkeypatch.setattr("edgert.backend.tensorrt.trt_backend.cuda_driver", lambda: driver)
         monkeypatch.setattr("edgert.backend.ort.cuda.why_not", lambda: "")
         on = bench("rtx-1.4", machine=HERE)
@@ -176,15 +174,15 @@ class TestWorkstation:
         assert "not tensorrt: PyCUDA is not installed: No module named 'pycuda' (pip install pycuda)" in line
 
     def test_a_driver_that_does_not_work_is_a_gpu_that_is_missed(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        broken = CudaDriver("12.6", (), "CUDA_ERROR_SYSTEM_DRIVER_MISMATCH")
+        broken = devices.CudaDriver("12.6", (), "CUDA_ERROR_SYSTEM_DRIVER_MISMATCH")
         monkeypatch.setattr(default_engines, "cuda_driver", lambda: broken)
         assert has_gpu()
 
 
 class TestWithoutGpu:
-    @pytest.mark.parametrize("driver", [None, CudaDriver("12.6", ())])
+    @pytest.mark.parametrize("driver", [None, devices.CudaDriver("12.6", ())])
     def test_nothing_changes(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, driver: CudaDriver | None, caplog: Any
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, driver: devices.CudaDriver | None, caplog: Any
     ) -> None:
         monkeypatch.setattr(default_engines, "cuda_driver", lambda: driver)
         monkeypatch.setattr(default_engines, "why_not", pytest.fail)

@@ -12,10 +12,8 @@ import pytest
 
 from edgert.assemble import assemble, gpu_models, models as model
 from edgert.assemble.gpu_models import gpu_inference, is_on_gpu
-from edgert.backend.tensorrt.library import library_of
-from edgert.backend.tensorrt.log import shared_logger
+from edgert.backend.tensorrt import library, log, trt_engine
 from edgert.backend.tensorrt.sessions import Queue
-from edgert.backend.tensorrt.trt_engine import TrtEngine
 from edgert.config import InputConfig, load_pipeline
 from edgert.errors import DeviceError
 from edgert.memory.cuda import Stream
@@ -52,8 +50,8 @@ class Rig:
         core = {"dla_core": 0, "loadables": loadables, "scales": scales} if loadables else {}
         shapes = {"default": {"x": (rows, 3, SIDE, SIDE)}}
         self.double = Double("10.3", Script(**settings))
-        self.engine: TrtEngine = TrtEngine(
-            b"plan", library_of(self.double), self.device, queue=queue, profiles=shapes, **cast("Any", core)
+        self.engine: trt_engine.TrtEngine = trt_engine.TrtEngine(
+            b"plan", library.library_of(self.double), self.device, queue=queue, profiles=shapes, **cast("Any", core)
         )
         assert is_on_gpu(self.engine)
 
@@ -167,7 +165,7 @@ def test_a_recording_that_tensorrt_refuses_is_no_graph_and_its_reason_is_named(
     execute = "IExecutionContext", "execute_async_v3"
 
     def refused(stream: Stream, enqueue: Any) -> None:
-        shared_logger(rig.double)[0].log(SEVERITY.ERROR, reason)
+        log.shared_logger(rig.double)[0].log(SEVERITY.ERROR, reason)
         with monkeypatch.context() as recording:
             recording.setitem(ANSWERS, execute, lambda *_: False)
             enqueue()

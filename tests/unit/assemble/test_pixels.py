@@ -11,9 +11,7 @@ from edgert.assemble.pixels import mark_pixel_use, put_on_gpu
 from edgert.config import StageConfig
 from edgert.errors import DeviceError
 from edgert.memory.cuda import CudaDevice, SharedPool
-from edgert.runtime import Task
-from edgert.runtime.branches import Branch, branch_tasks
-from edgert.runtime.graph import connect
+from edgert.runtime import Task, branches, graph
 from tests.helpers.cuda_double import CudaDouble
 from tests.helpers.stages import Does, Numbers
 
@@ -196,12 +194,12 @@ def test_a_jetsons_decoder_may_decode_for_the_host(monkeypatch: pytest.MonkeyPat
 
 def test_of_the_branches_of_a_model_those_on_the_processor_get_copies() -> None:
     stages = [Does() for _ in range(4)]
-    own = [Branch((stages[0], stages[1]), reads="anywhere"), Branch((stages[2], stages[3]))]
+    own = [branches.Branch((stages[0], stages[1]), reads="anywhere"), branches.Branch((stages[2], stages[3]))]
     source, end = Task("cam", Numbers()), Task("end", Does())
     source.execution.reads = end.execution.reads = "nothing"
-    nodes = [source, *branch_tasks("find", own, frozenset({"cam"}), 2), end]
-    connect(source, nodes[1], frozenset({"cam"}), 2, "never")
-    connect(nodes[-2], end, frozenset({"cam"}), 2, "never")
+    nodes = [source, *branches.branch_tasks("find", own, frozenset({"cam"}), 2), end]
+    graph.connect(source, nodes[1], frozenset({"cam"}), 2, "never")
+    graph.connect(nodes[-2], end, frozenset({"cam"}), 2, "never")
     mark_pixel_use(nodes)
     assert [node.name for node in nodes if node.execution.download is not None] == ["find:2"]
     assert [node.name for node in nodes if node.wiring.releases_pixels] == [

@@ -9,10 +9,8 @@ from edgert.config import DetectTask
 from edgert.dataset import open_dataset
 from edgert.dataset.labels import GroundTruthBoxes
 from edgert.errors import ConfigError
-from edgert.evaluation import track_metric
+from edgert.evaluation import evaluate_model, task_scores, track_metric
 from edgert.evaluation.compare import compare
-from edgert.evaluation.evaluate_model import Accuracy
-from edgert.evaluation.task_scores import scorer_for
 from edgert.quantization.section import model_section
 from edgert.runtime import Detections
 from tests.unit.test_layouts import image, text
@@ -74,13 +72,13 @@ def test_exchanged_numbers_cost_what_they_should(tmp_path: Path) -> None:
 
 def test_a_perfect_detector_is_tracked(tmp_path: Path) -> None:
     truth = sequence(tmp_path)
-    scorer = scorer_for(truth, DetectTask(detect="yolov8", score=0.5))
+    scorer = task_scores.scorer_for(truth, DetectTask(detect="yolov8", score=0.5))
     assert scorer.metrics == ("map", "map50", "hota", "idf1")
     notes = [scorer.note(n, seen(truth, n)) for n in range(FRAMES)]
     found = scorer.scores(notes, None)
     assert found["hota"].value > 0.99 and found["idf1"].value > 0.99, "what is found on a reflection counts"
     values = {name: one.value for name, one in found.items()}
-    one = Accuracy("a", FRAMES, values, found, 1.0, 1.0, 1, ())
+    one = evaluate_model.Accuracy("a", FRAMES, values, found, 1.0, 1.0, 1, ())
     drop = compare(one, one, "hota", max_drop=0.1)
     assert drop.drop == 0 and np.isnan(drop.low) and drop.verdict == "probably within"
 
@@ -93,7 +91,7 @@ def test_the_pipeline_s_own_settings_track(tmp_path: Path) -> None:
     assert tracking is not None and tracking.activate == 1
     truth = sequence(tmp_path / "walk")
     for settings, most in ((tracking, 0.0), (None, 1.0)):
-        scorer = scorer_for(truth, DetectTask(detect="yolov8", score=0.5), settings)
+        scorer = task_scores.scorer_for(truth, DetectTask(detect="yolov8", score=0.5), settings)
         found = scorer.scores([scorer.note(n, seen(truth, n)) for n in range(FRAMES)], None)
         assert found["hota"].value == pytest.approx(most, abs=0.01)
     file.write_text("".join(line for line in PIPELINE.splitlines(keepends=True) if "track" not in line))

@@ -12,10 +12,8 @@ from edgert.backend.tensorrt.trt_backend import static_request
 from edgert.board.host import saturates_bytes
 from edgert.errors import ModelError
 from edgert.graph import Model, inputs, outputs
-from edgert.quantization.batched import accepts_several, open_batch
-from edgert.quantization.calibrated import prepare
+from edgert.quantization import batched, calibrated, quantizer
 from edgert.quantization.calibration.range_calibrator import calibrate
-from edgert.quantization.quantizer import Quantizer, Recipe
 from edgert.quantization.scheme.units import Target
 from tests.helpers.models import make
 from tests.unit.quantization.network import IMAGES, SIZE, network
@@ -27,9 +25,9 @@ def random_images(count: int = IMAGES) -> list[dict[str, Any]]:
 
 
 def int8(target: Target) -> Model:
-    model, feeds = prepare(network()), random_images()
+    model, feeds = calibrated.prepare(network()), random_images()
     table = calibrate(model, feeds, early_stop=False)
-    return Quantizer(model, table, Recipe(target)).round_only().model
+    return quantizer.Quantizer(model, table, quantizer.Recipe(target)).round_only().model
 
 
 def tail(nodes: list[Any], shape: tuple[int, ...], stored: dict[str, Any] | None = None) -> Model:
@@ -37,13 +35,13 @@ def tail(nodes: list[Any], shape: tuple[int, ...], stored: dict[str, Any] | None
     weights = {"w": np.random.default_rng(0).standard_normal((4, 3, 3, 3)).astype("f4"), **(stored or {})}
     conv = helper.make_node("Conv", ["x", "w"], ["c"], name="conv")
     ends = {"x": ((1, 3, SIZE, SIZE), TensorProto.FLOAT)}, {"y": (shape, TensorProto.FLOAT)}
-    return prepare(make([conv, *nodes], *ends, weights))
+    return calibrated.prepare(make([conv, *nodes], *ends, weights))
 
 
 @pytest.mark.parametrize("target", ["ort", "gpu"])
 def test_a_batch_is_what_its_images_are_alone(target: Target) -> None:
     model, feeds = int8(target), random_images(5)
-    made = open_batch(model, feeds)
+    made = batched.open_batch(model, feeds)
     assert [spec.shape[0] for spec in (*inputs(made), *outputs(made))] == ["batch", "batch"]
     run = Function(made)
     together = run({"x": np.concatenate([feed["x"] for feed in feeds])})["y"]
@@ -55,7 +53,7 @@ def test_a_batch_is_what_its_images_are_alone(target: Target) -> None:
 
 
 def test_tensorrt_gets_a_profile_from_one_row_to_a_full_batch() -> None:
-    made = open_batch(int8("gpu"), random_images(2))
+    made = batched.open_batch(int8("gpu"), random_images(2))
     request = static_request(made, EngineOptions(profiles={"default": {"x": (4, 3, SIZE, SIZE)}}))
     assert request.precision == "int8"
     ((name, span),) = request.profiles[0].items()
@@ -63,8 +61,8 @@ def test_tensorrt_gets_a_profile_from_one_row_to_a_full_batch() -> None:
 
 
 def test_a_model_of_other_rows_is_left_alone() -> None:
-    made = open_batch(prepare(network()))
-    assert open_batch(made) is made
+    made = batched.open_batch(calibrated.prepare(network()))
+    assert batched.open_batch(made) is made
 
 
 CASES = {
@@ -92,7 +90,7 @@ CASES = {
 @pytest.mark.parametrize(("model", "reason"), CASES.values(), ids=CASES)
 def test_what_holds_it_to_one_image_is_named(model: Model, reason: str) -> None:
     with pytest.raises(ModelError, match="takes one image at a time") as caught:
-        open_batch(model)
+        batched.open_batch(model)
     assert reason in caught.value.why and "leave batch out" in caught.value.fix and "export" in caught.value.fix
 
 
@@ -105,8 +103,8 @@ def test_what_the_file_can_and_int8_cannot_is_not_the_exports_fault() -> None:
     stored = {"w": np.random.default_rng(0).standard_normal((4, 3, 3, 3)).astype("f4"), "zero": np.array([0])}
     ends = {"x": (("n", 3, SIZE, SIZE), TensorProto.FLOAT)}, {"y": (("n", 4, 14, 14), TensorProto.FLOAT)}
     file, feeds = make(nodes, *ends, stored), random_images(2)
-    assert accepts_several(file, feeds) and not accepts_several(prepare(file), feeds)
+    assert batched.accepts_several(file, feeds) and not batched.accepts_several(calibrated.prepare(file), feeds)
     with pytest.raises(ModelError) as caught:
-        open_batch(prepare(file), feeds, file=file)
+        batched.open_batch(calibrated.prepare(file), feeds, file=file)
     assert "node 'all' (Slice)" in caught.value.why and "the file has an open batch" in caught.value.why
     assert caught.value.fix == "leave batch out of its stages, or precision: fp16 or fp32"

@@ -5,9 +5,7 @@ import pytest
 
 from edgert.errors import CalibrationError
 from edgert.graph import Graph, Model, infer, read
-from edgert.quantization.calibration.ranges import RangeTable
-from edgert.quantization.calibration.threshold import METHODS
-from edgert.quantization.calibration.value_histogram import Histogram
+from edgert.quantization.calibration import ranges, threshold, value_histogram
 from edgert.quantization.calibration.walk import walk
 from edgert.quantization.quantizer import Choice, choices
 from edgert.quantization.scheme.scheme import scheme
@@ -36,17 +34,17 @@ def feeds(count: int) -> list[dict[str, Any]]:
     return found
 
 
-def problem(gain: float) -> tuple[Graph, Scheme, RangeTable, list[dict[str, Any]], Model]:
+def problem(gain: float) -> tuple[Graph, Scheme, ranges.RangeTable, list[dict[str, Any]], Model]:
     model, images = net(gain), feeds(3)
     graph = read(model)
     decided = scheme(graph, "ort")
     histograms = {}
     names = [name for name in ("x", "a", "r", "y") if name in decided.needed]
     for name, values in zip(names, walk(graph, names, images, model), strict=True):
-        histograms[name] = Histogram()
+        histograms[name] = value_histogram.Histogram()
         for one in values:
             histograms[name].add(one)
-    return graph, decided, RangeTable(model.digest, 3, "mse", histograms), images, model
+    return graph, decided, ranges.RangeTable(model.digest, 3, "mse", histograms), images, model
 
 
 def found(gain: float) -> dict[str, Choice]:
@@ -62,7 +60,7 @@ def test_large_values_are_kept_where_the_reader_feels_them() -> None:
 def test_the_choice_has_the_least_error() -> None:
     for one in found(0.3).values():
         if one.errors:
-            assert set(one.errors) == set(METHODS)
+            assert set(one.errors) == set(threshold.METHODS)
             assert one.errors[one.method] == min(one.errors.values())
 
 

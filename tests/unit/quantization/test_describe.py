@@ -11,9 +11,7 @@ import pytest
 from edgert.config import AccuracyConfig, CalibrateConfig, ClassifyTask, InputConfig, ModelConfig
 from edgert.config.model_section import QuantizeConfig
 from edgert.dataset import open_images
-from edgert.evaluation import EvaluationResult, compare
-from edgert.evaluation.evaluate_model import Accuracy
-from edgert.evaluation.score import mean_of
+from edgert.evaluation import EvaluationResult, compare, evaluate_model, score
 from edgert.graph import read, to_bytes
 from edgert.quantization.calibrated import CalibratedModel, calibrate_section
 from edgert.quantization.calibration.threshold import METHODS
@@ -187,11 +185,11 @@ def test_a_loss_of_more_than_half_a_point_ends_the_lines(file: Path) -> None:
     assert f'quantize: {{keep: ["{worst[0]}", ' in lines[0.011][-1]
 
 
-def result(name: str, right: int) -> Accuracy:
+def result(name: str, right: int) -> evaluate_model.Accuracy:
     right_ones = [float(n < right) for n in range(20)]
-    scores = {"top1": mean_of(right_ones), "rmse": mean_of([1 - one for one in right_ones])}
+    scores = {"top1": score.mean_of(right_ones), "rmse": score.mean_of([1 - one for one in right_ones])}
     values = {metric: one.value for metric, one in scores.items()}
-    return Accuracy(name, 20, values, scores, 1.0, 1.0, 1, ())
+    return evaluate_model.Accuracy(name, 20, values, scores, 1.0, 1.0, 1, ())
 
 
 def test_every_metric_is_a_row_and_the_budget_stands_by_its_own() -> None:

@@ -12,10 +12,7 @@ from edgert.config import CalibrateConfig, ModelConfig, load_pipeline
 from edgert.files import FileStore
 from edgert.graph import Graph, read
 from edgert.installation import demo_images
-from edgert.quantization import conversion
-from edgert.quantization.calibrated import calibrate_section
-from edgert.quantization.int8_model import quantize_section
-from edgert.quantization.precision import in_precision
+from edgert.quantization import calibrated, conversion, int8_model, precision
 from edgert.quantization.scheme.units import Target
 
 TARGETS: tuple[Target, ...] = get_args(Target)
@@ -51,21 +48,21 @@ def section(config: ModelConfig, tmp_path: Path) -> ModelConfig:
 def test_the_scheme_is_made_once_and_no_form_twice(
     section: ModelConfig, counts: Mapping[str, list[Any]], target: Target
 ) -> None:
-    quantize_section(section, calibrate_section(section, target=target), target=target)
+    int8_model.quantize_section(section, calibrated.calibrate_section(section, target=target), target=target)
     assert len(counts["scheme"]) == 1
     assert len(counts["lower"]) == 1  # corrected biases are put into what was made, which the evaluator compares
 
 
 def test_nothing_is_lowered_twice_without_corrections(section: ModelConfig, counts: Mapping[str, list[Any]]) -> None:
     plain = section.model_copy(update={"quantize": section.quantize.model_copy(update={"correct_bias": False})})
-    quantize_section(plain, calibrate_section(plain, target="ort"))
+    int8_model.quantize_section(plain, calibrated.calibrate_section(plain, target="ort"))
     assert {kind: len(calls) for kind, calls in counts.items()} == {"scheme": 1, "lower": 1}
 
 
 def test_a_run_of_the_demo_makes_them_once_too(tmp_path: Path, counts: Mapping[str, list[Any]]) -> None:
     demo = load_pipeline(Path(__file__).parents[3] / "pipelines" / "hello.yaml").config.models["parts"]
     for _ in range(2):  # the second time it is cached
-        in_precision(demo, store=FileStore(tmp_path))
+        precision.in_precision(demo, store=FileStore(tmp_path))
         assert {kind: len(calls) for kind, calls in counts.items()} == {"scheme": 1, "lower": 1}
 
 
@@ -74,5 +71,5 @@ def test_auto_is_fp16_for_tensorrt_where_int8_is_not_accurate_enough(
 ) -> None:
     auto = section.model_copy(update={"precision": "auto"})
     monkeypatch.setattr(conversion, "_quantize", lambda *_, **__: SimpleNamespace(is_sound=False))
-    made = in_precision(auto, store=FileStore(tmp_path), target="gpu")
+    made = precision.in_precision(auto, store=FileStore(tmp_path), target="gpu")
     assert {array.dtype.name for array in read(made).constants.values()} & {"float16", "float32"} == {"float16"}

@@ -13,11 +13,9 @@ from edgert.backend.ort import Function
 from edgert.cli import app
 from edgert.errors import ModelError
 from edgert.graph import Model, load, read, to_bytes, write
-from edgert.quantization.calibrated import prepare
-from edgert.quantization.from_qdq import qdq_model
+from edgert.quantization import calibrated, from_qdq, run
 from edgert.quantization.lowering.lower import lower
 from edgert.quantization.lowering.trt_form import dla_scales, parse_cache
-from edgert.quantization.run import is_quantized
 from edgert.quantization.scheme.scheme import scheme
 from edgert.quantization.scheme.units import Target
 from tests.unit.graph.graphs import make, node
@@ -54,7 +52,7 @@ def quantize(*words: object) -> tuple[int, str]:
 @pytest.mark.parametrize("model", [residual(), shuffled()], ids=["residual", "shuffled"])
 class TestRoundTrip:
     def test_the_scales_that_went_in_come_out(self, model: Model) -> None:
-        found, wanted = qdq_model(in_qdq(model)), measured(model)
+        found, wanted = from_qdq.qdq_model(in_qdq(model)), measured(model)
         assert len(found.scales) > 5
         for name, scale in found.scales.items():
             assert scale == pytest.approx(wanted[name], rel=1e-6), name
@@ -62,7 +60,7 @@ class TestRoundTrip:
 
     def test_the_typed_form_comes_back(self, model: Model) -> None:
         before = in_qdq(model)
-        after = qdq_model(before).dla_form()
+        after = from_qdq.qdq_model(before).dla_form()
         assert scales_in(after) == pytest.approx(scales_in(before), rel=1e-6)
         feeds = feeds_of(model)
         wanted, made = (Function(one, fused=False)(feeds)["y"] for one in (before, after))
@@ -71,7 +69,7 @@ class TestRoundTrip:
 
 def test_a_gpu_model_gets_a_scale_wherever_one_follows() -> None:
     model = shuffled()
-    found, wanted = qdq_model(in_qdq(model, "gpu")), measured(model)
+    found, wanted = from_qdq.qdq_model(in_qdq(model, "gpu")), measured(model)
     assert {name: found.scales[name] for name in ("x", "r0", "j")} == pytest.approx(
         {name: wanted[name] for name in ("x", "r0", "j")}, rel=1e-6
     )
@@ -84,7 +82,7 @@ def test_what_reads_a_tensor_without_a_scale_stays_in_floating_point() -> None:
     model = make(nodes, {"x": (1, 4, 6, 6)}, {"y": None}, stored(a=(4, 4, 1, 1), b=(4, 4, 1, 1)))
     graph = graph_of(model)
     half = write(lower(graph, scheme(graph, "gpu", ["b"]), amax_of(model, feeds_of(model))), model)
-    found = qdq_model(half)
+    found = from_qdq.qdq_model(half)
     assert found.float_nodes == ("b",)
     assert any("'r'" in text for text in found.problems)
     typed = read(found.dla_form())
@@ -102,7 +100,7 @@ class TestCommand:
         assert text.startswith("TRT-8602-")
         scales = parse_cache(text)
         plain = load(tmp_path / "net.float.onnx")
-        assert not is_quantized(plain)
+        assert not run.is_quantized(plain)
         assert set(scales) <= read(plain).names
         assert scales == pytest.approx({name: measured(model)[name] for name in scales}, rel=1e-6)
         assert "tensor 'y'" in output  # it has no scale, and is named
@@ -151,7 +149,7 @@ class TestCommand:
 
     def test_other_forms_name_the_way_to_a_dla(self) -> None:
         with pytest.raises(ModelError, match="--target cache"):
-            prepare(in_qdq(residual()))
+            calibrated.prepare(in_qdq(residual()))
 
 
 def test_a_model_without_layers_is_refused() -> None:
@@ -162,4 +160,4 @@ def test_a_model_without_layers_is_refused() -> None:
         node("Relu", ["d"], ["y"], name="relu"),
     ]
     with pytest.raises(ModelError, match="nothing that could run in INT8"):
-        qdq_model(make(nodes, {"x": (1, 4, 6, 6)}, {"y": None}, tensors))
+        from_qdq.qdq_model(make(nodes, {"x": (1, 4, 6, 6)}, {"y": None}, tensors))

@@ -10,13 +10,11 @@ from edgert.backend.ort import Function
 from edgert.config import EmbedTask, ModelConfig
 from edgert.evaluation import evaluate_model
 from edgert.graph import read
-from edgert.quantization import evaluator, int8_model
+from edgert.quantization import evaluator, int8_model, quantizer, run
 from edgert.quantization.calibrated import CalibratedModel, calibrate_section
 from edgert.quantization.describe import describe, summary
 from edgert.quantization.evaluator import NoiseEvaluator, TaskEvaluator, evaluator_of
 from edgert.quantization.int8_model import QuantizationResult, quantize_section, round_only_model
-from edgert.quantization.quantizer import Recipe
-from edgert.quantization.run import Run
 from edgert.stages.kinds import ByteTrackStage
 from tests.unit.quantization.network import IMAGES, SIZE, random_images
 
@@ -42,10 +40,10 @@ def test_a_spoilt_model_keeps_layers_and_reports_it(
 ) -> None:
     demand(monkeypatch, 1.01, 0.0)
     logged: list[str] = []
-    made = quantize_section(config, calibrated, run=Run(log=logged.append))
+    made = quantize_section(config, calibrated, run=run.Run(log=logged.append))
     assert made.search is None  # nothing had to be kept to get where it was to get
     demand(monkeypatch, 1.01, 1.01)
-    made = quantize_section(config, calibrated, run=Run(log=logged.append))
+    made = quantize_section(config, calibrated, run=run.Run(log=logged.append))
     assert made.search is not None and made.scan is not None and not made.search.met and not made.is_sound
     assert any("layers that cost" in line for line in logged)
     (*_, last) = made.warnings
@@ -136,7 +134,7 @@ def test_tracks_are_judged_as_the_pipeline_makes_them(
     opened = evaluate_model.open_evaluation
     monkeypatch.setattr(evaluator, "open_evaluation", lambda *of, **keys: asked.update(keys) or opened(*of, **keys))
     stage = ByteTrackStage.model_validate({"track": "bytetrack", "from": "find", "activate": 0.9})
-    assert evaluator_of(config, calibrated, Run(tracking=stage)) is not None
+    assert evaluator_of(config, calibrated, run.Run(tracking=stage)) is not None
     assert asked["tracking"] is stage
 
 
@@ -154,7 +152,7 @@ def test_an_error_that_grows_misses_its_budget(
     for max_drop in (0.01, 1.0):
         accuracy = {"dataset": __file__, "metric": metric, "max_drop": max_drop}
         config = ModelConfig.model_validate({"onnx": "m.onnx", "task": {"classify": "auto"}, "accuracy": accuracy})
-        found = TaskEvaluator(config, calibrated, Run())
+        found = TaskEvaluator(config, calibrated, run.Run())
         assert (found.evaluate(quantized).value >= found.floor) == (is_sound or max_drop == 1)
 
 
@@ -167,13 +165,13 @@ def test_plain_rounding_is_all_integers(config: ModelConfig, calibrated: Calibra
 def test_evened_out_is_the_same_function_with_ranges_of_its_own(
     config: ModelConfig, calibrated: CalibratedModel
 ) -> None:
-    even = calibrated.smooth(Recipe("gpu"))
+    even = calibrated.smooth(quantizer.Recipe("gpu"))
     assert even is not None and even.model.digest != calibrated.model.digest
     assert even.table.model == even.model.digest
     feeds = {"x": np.random.default_rng(0).normal(0, 1, (1, 3, SIZE, SIZE)).astype(np.float32)}
     first, second = (Function(one.model, fused=False)(feeds)["y"] for one in (calibrated, even))
     np.testing.assert_array_equal(first, second)
-    assert CalibratedModel(calibrated.model, calibrated.table, None).smooth(Recipe("gpu")) is None
+    assert CalibratedModel(calibrated.model, calibrated.table, None).smooth(quantizer.Recipe("gpu")) is None
 
 
 def test_evening_out_is_only_for_who_allows_it(
@@ -187,8 +185,8 @@ def test_evening_out_is_only_for_who_allows_it(
 
     assert made().prepared.digest == whole.model.digest
     logged: list[str] = []
-    quantize_section(config, whole, target="gpu", smooth=True, budget_s=0, run=Run(log=logged.append))
+    quantize_section(config, whole, target="gpu", smooth=True, budget_s=0, run=run.Run(log=logged.append))
     assert "smoothing activations" in logged
     logged.clear()
-    quantize_section(config, calibrated, smooth=True, budget_s=0, run=Run(log=logged.append))
+    quantize_section(config, calibrated, smooth=True, budget_s=0, run=run.Run(log=logged.append))
     assert "smoothing activations" not in logged  # ONNX Runtime would pay for it

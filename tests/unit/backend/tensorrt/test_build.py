@@ -10,17 +10,15 @@ from unittest.mock import Mock
 
 import pytest
 
-from edgert.backend.tensorrt.build_process import CompileError, Progress, build
-from edgert.backend.tensorrt.build_request import BuildRequest
-from edgert.backend.tensorrt.log import LogRecord
+from edgert.backend.tensorrt import build_process, build_request, log
 from edgert.errors import BuildError, DeviceError
 
 module = import_module("edgert.backend.tensorrt.build_process")  # the package has a function of that name
-run = partial(build, worker="tests.helpers.trt_worker")
+run = partial(build_process.build, worker="tests.helpers.trt_worker")
 
 
-def request(deed: str) -> BuildRequest:
-    return BuildRequest(deed.encode(), {"conv": ("y",)})
+def request(deed: str) -> build_request.BuildRequest:
+    return build_request.BuildRequest(deed.encode(), {"conv": ("y",)})
 
 
 @pytest.fixture(autouse=True)
@@ -30,16 +28,16 @@ def own_temporary_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Pat
 
 
 def test_result_progress_and_log_arrive(own_temporary_folder: Path) -> None:
-    steps: list[Progress] = []
-    lines: list[LogRecord] = []
+    steps: list[build_process.Progress] = []
+    lines: list[log.LogRecord] = []
     result = run(request("succeed"), progress=steps.append, log=lines.append)
     assert (result.plan, result.library) == (b"plan", "TensorRT 10.3.0")
-    assert steps == [Progress("Building", "", 0, 2)] and [line.layer for line in lines] == ["conv"]
+    assert steps == [build_process.Progress("Building", "", 0, 2)] and [line.layer for line in lines] == ["conv"]
     assert list(own_temporary_folder.iterdir()) == []
 
 
 def test_a_crash_is_an_error_with_the_log_and_the_node(own_temporary_folder: Path) -> None:
-    with pytest.raises(CompileError, match=r"crashed \(SIGSEGV\)") as caught:
+    with pytest.raises(build_process.CompileError, match=r"crashed \(SIGSEGV\)") as caught:
         run(request("crash"))
     assert [record.kind for record in caught.value.log] == ["refused"]
     assert (
@@ -86,7 +84,7 @@ def test_whatever_interrupts_the_wait_ends_the_process(monkeypatch: pytest.Monke
         started.append(process.pid)
         return process
 
-    def interrupt(record: LogRecord) -> None:
+    def interrupt(record: log.LogRecord) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(module.subprocess, "Popen", remembered)
@@ -102,5 +100,5 @@ def test_the_real_worker_without_tensorrt_tells_how_to_get_it(monkeypatch: pytes
         (tmp_path / f"{name}.py").write_text("raise ImportError('libnvinfer.so.10: cannot open shared object file')")
     monkeypatch.setattr(module.installation, "python_path", lambda: os.pathsep.join([str(tmp_path), str(Path.cwd())]))
     with pytest.raises(DeviceError, match="TensorRT cannot be used here") as caught:
-        build(request("x"))
+        build_process.build(request("x"))
     assert "libnvinfer.so.10" in caught.value.why and "pip install tensorrt" in caught.value.fix

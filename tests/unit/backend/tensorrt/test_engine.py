@@ -8,9 +8,7 @@ import pytest
 
 from edgert.backend import Engine, Session
 from edgert.backend.gpu import GpuEngine, GpuSession
-from edgert.backend.tensorrt.library import library_of
-from edgert.backend.tensorrt.log import shared_logger
-from edgert.backend.tensorrt.trt_engine import OpenPlan, TrtEngine
+from edgert.backend.tensorrt import library, log, trt_engine
 from edgert.errors import BuildError, DeviceError, ModelError
 from tests.helpers.trt_api import EVERY
 from tests.helpers.trt_device import FakeDevice
@@ -32,8 +30,8 @@ class Bench:
         source = self.device.array(addresses["x"], "float32", shapes["x"])
         self.device.array(addresses["y"], "float32", shapes["x"])[...] = source + 1
 
-    def open(self, **options: Any) -> TrtEngine:
-        return TrtEngine(b"plan", library_of(self.double), self.device, **options)
+    def open(self, **options: Any) -> trt_engine.TrtEngine:
+        return trt_engine.TrtEngine(b"plan", library.library_of(self.double), self.device, **options)
 
     def calls(self, start: str) -> list[str]:
         return [call for call in self.double.calls if call.startswith(start)]
@@ -51,7 +49,7 @@ def test_running(version: str) -> None:
     assert (session.run()[0] == 6).all()
 
 
-def is_gpu_engine(engine: TrtEngine) -> GpuEngine:
+def is_gpu_engine(engine: trt_engine.TrtEngine) -> GpuEngine:
     """Checked by mypy: it keeps the protocol."""
     return engine
 
@@ -260,7 +258,7 @@ class TestTrouble:
             session.run()
         assert caught.value.why == "it logged no reason"
         for text in ("1: [a] Error Code 1: the first", "1: [b] Error Code 1: operation not permitted when capturing"):
-            shared_logger(bench.double)[0].log(SEVERITY.ERROR, text)
+            log.shared_logger(bench.double)[0].log(SEVERITY.ERROR, text)
         with pytest.raises(BuildError) as caught:
             session.run()
         assert caught.value.why == "1: [b] Error Code 1: operation not permitted when capturing"
@@ -277,7 +275,7 @@ class TestTrouble:
         bench = Bench(runs=False)
         session = bench.open().session()
         bench.device.gpu.broken["stream"] = "cuStreamSynchronize failed: not permitted when stream is capturing"
-        shared_logger(bench.double)[0].log(SEVERITY.ERROR, "cudaMalloc is not permitted while a stream is captured")
+        log.shared_logger(bench.double)[0].log(SEVERITY.ERROR, "cudaMalloc is not permitted while a stream is captured")
         with pytest.raises(BuildError, match="failed while running") as caught:
             session.enqueue()
         assert caught.value.why == "cudaMalloc is not permitted while a stream is captured"
@@ -306,7 +304,7 @@ class TestTrouble:
 
     def test_plans_are_closed_where_a_session_cannot_be_opened(self, monkeypatch: pytest.MonkeyPatch) -> None:
         closed = Mock()
-        monkeypatch.setattr(OpenPlan, "close", closed)
+        monkeypatch.setattr(trt_engine.OpenPlan, "close", closed)
         with pytest.raises(ModelError, match="depends on the data"):
             Bench(bound={**FIXED, "y": ((3, -1), "FLOAT", "OUTPUT")}).open()
         closed.assert_called_once_with()

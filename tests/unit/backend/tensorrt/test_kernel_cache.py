@@ -7,9 +7,7 @@ from typing import Any
 import pytest
 
 from edgert.backend import EngineOptions
-from edgert.backend.tensorrt.engine_cache import CacheEntry
-from edgert.backend.tensorrt.library import library_of
-from edgert.backend.tensorrt.trt_engine import TrtEngine, UnopenedError
+from edgert.backend.tensorrt import engine_cache, library, trt_engine
 from edgert.errors import ArtifactError, DeviceError
 from edgert.files import FileStore
 from tests.helpers import models
@@ -27,10 +25,10 @@ class Start:
 
     def __init__(self, store: FileStore | None, version: str = "rtx-1.4", **script: Any) -> None:
         self.double = Double(version, Script(**{"bound": BOUND, **script}))
-        cache_entry = CacheEntry(store, "kernels") if store is not None else None
+        cache_entry = engine_cache.CacheEntry(store, "kernels") if store is not None else None
         device = FakeDevice(compute=(8, 9))
-        self.engine = TrtEngine(
-            b"plan", library_of(self.double), device, profiles=PROFILES, cache_entry=cache_entry, title="parts"
+        self.engine = trt_engine.TrtEngine(
+            b"plan", library.library_of(self.double), device, profiles=PROFILES, cache_entry=cache_entry, title="parts"
         )
 
     def calls(self, start: str) -> list[str]:
@@ -192,12 +190,12 @@ class TestUnsupportedCapability:
     def test_damage_is_no_refusal(self, store: FileStore) -> None:
         """What TensorRT-RTX 1.4.0.76 logs about half a plan, on a GPU that it does not list: compiling again helps."""
         damage = "Error Code 1: Serialization (Serialization assertion plan.header.size == blobSize failed."
-        with pytest.raises(UnopenedError, match="cannot open this engine") as caught:
+        with pytest.raises(trt_engine.UnopenedError, match="cannot open this engine") as caught:
             self.bench(opens=False, refusal=damage).backend.compile(models.conv(), EngineOptions())
         assert caught.value.why == damage
         self.bench().backend.compile(models.conv(), EngineOptions(store=store))
         bench = self.bench(foreign=[b"plan"], refusal=damage)
-        with pytest.raises(UnopenedError):
+        with pytest.raises(trt_engine.UnopenedError):
             bench.backend.compile(models.conv(), EngineOptions(store=store))
         assert len(bench.requests) == 1 and damage in bench.reported[0]
 

@@ -5,9 +5,7 @@ from collections.abc import Iterator, Sequence
 
 import pytest
 
-from edgert.backend.tensorrt.engine_layers import LayerTime, engine_facts, layer_times, times_with_nodes
-from edgert.backend.tensorrt.library import library_of
-from edgert.backend.tensorrt.trt_engine import TrtEngine
+from edgert.backend.tensorrt import engine_layers, library, trt_engine
 from tests.helpers.trt_api import EVERY
 from tests.helpers.trt_device import FakeDevice
 from tests.helpers.trt_double import Double, Script
@@ -39,8 +37,8 @@ class Wavering(Sequence[tuple[str, float]]):
 @pytest.mark.parametrize("version", EVERY)
 def test_the_median_of_every_layer_in_the_order_they_run(version: str) -> None:
     double = Double(version, Script(bound=FIXED, layer_ms=Wavering()))
-    session = TrtEngine(b"plan", library_of(double), FakeDevice()).session()
-    assert list(layer_times(session, runs=5).items()) == [("a", 0.75), ("b", 3.0)]
+    session = trt_engine.TrtEngine(b"plan", library.library_of(double), FakeDevice()).session()
+    assert list(engine_layers.layer_times(session, runs=5).items()) == [("a", 0.75), ("b", 3.0)]
     at = double.calls.index("IExecutionContext.profiler = IProfiler")
     runs = [number for number, call in enumerate(double.calls) if "execute_async_v3" in call]
     assert len([number for number in runs if number < at]) == 3 and len([number for number in runs if number > at]) == 5
@@ -58,19 +56,19 @@ def test_nodes_of_layers() -> None:
         {"Name": "{ForeignNode[add...out]}", "LayerType": "DLA"},
         {"Name": "out to nvm", "LayerType": "DLA"},
     ]
-    facts = engine_facts(json.dumps({"Layers": layers}))
+    facts = engine_layers.engine_facts(json.dumps({"Layers": layers}))
     times = {"conv + relu": 2.0, "pool": 1.0, "{ForeignNode[add...out]}": 4.0, "out to nvm": 0.5, "new": 0.1}
-    assert times_with_nodes(times, facts, NODES) == [
-        LayerTime("conv + relu", 2.0, ("conv", "relu"), "gpu", False),
-        LayerTime("pool", 1.0, ("pool",), "gpu", False),
-        LayerTime("{ForeignNode[add...out]}", 4.0, ("add", "out"), "dla", False),
-        LayerTime("out to nvm", 0.5, (), "dla", True),
-        LayerTime("new", 0.1, (), "", False),
+    assert engine_layers.times_with_nodes(times, facts, NODES) == [
+        engine_layers.LayerTime("conv + relu", 2.0, ("conv", "relu"), "gpu", False),
+        engine_layers.LayerTime("pool", 1.0, ("pool",), "gpu", False),
+        engine_layers.LayerTime("{ForeignNode[add...out]}", 4.0, ("add", "out"), "dla", False),
+        engine_layers.LayerTime("out to nvm", 0.5, (), "dla", True),
+        engine_layers.LayerTime("new", 0.1, (), "", False),
     ]
 
 
 def test_a_region_has_what_is_between_its_ends_and_nobody_claims() -> None:
     layers = [{"Name": "pool", "LayerType": "CaskPooling"}, {"Name": "{ForeignNode[conv...out]}", "LayerType": "DLA"}]
-    facts = engine_facts(json.dumps({"Layers": layers}))
-    (region,) = times_with_nodes({"{ForeignNode[conv...out]}": 1.0}, facts, NODES)
+    facts = engine_layers.engine_facts(json.dumps({"Layers": layers}))
+    (region,) = engine_layers.times_with_nodes({"{ForeignNode[conv...out]}": 1.0}, facts, NODES)
     assert region.nodes == ("conv", "relu", "add", "out")

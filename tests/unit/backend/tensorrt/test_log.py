@@ -6,22 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from edgert.backend.tensorrt.log import (
-    LogRecord,
-    classify,
-    foreign_ends,
-    is_retained,
-    logged_accelerators,
-    requested_bytes,
-    tail,
-    why_off_dla,
-)
+from edgert.backend.tensorrt import log
 from tests.helpers.trt_log import parse_log
 
 FOLDER = Path(__file__).resolve().parents[3] / "data" / "trt_log"
 
 
-def records(version: str) -> tuple[LogRecord, ...]:
+def records(version: str) -> tuple[log.LogRecord, ...]:
     return parse_log((FOLDER / f"{version}.txt").read_text())
 
 
@@ -71,7 +62,7 @@ def test_every_line_that_means_something_is_known(version: str, kinds: dict[str,
     ],
 )
 def test_summary(version: str, where: dict[str, str]) -> None:
-    assert logged_accelerators(records(version)) == where
+    assert log.logged_accelerators(records(version)) == where
 
 
 @pytest.mark.parametrize(
@@ -90,7 +81,7 @@ def test_summary(version: str, where: dict[str, str]) -> None:
     ],
 )
 def test_reasons(version: str, layer: str, why: str) -> None:
-    assert why in why_off_dla(records(version))[layer]
+    assert why in log.why_off_dla(records(version))[layer]
 
 
 @pytest.mark.parametrize(
@@ -107,12 +98,12 @@ def test_reasons(version: str, layer: str, why: str) -> None:
     ],
 )
 def test_single_lines(text: str, kind: str, layer: str) -> None:
-    record = classify("WARNING", text)
+    record = log.classify("WARNING", text)
     assert (record.kind, record.layer) == (kind, layer)
 
 
 def test_verbose_lines_are_retained_only_for_what_they_mean() -> None:
-    retained = [record.text for record in records("10.3") if is_retained(record) and record.severity == "VERBOSE"]
+    retained = [record.text for record in records("10.3") if log.is_retained(record) and record.severity == "VERBOSE"]
     assert retained and all(text.startswith(("[DlaLayer]", "[GpuLayer]")) for text in retained)
 
 
@@ -122,21 +113,21 @@ def test_long_verbose_lines_cost_nothing() -> None:
     line = "Layer(CaskConvolution): " + "a + b: does not " * 5000
     started = time.perf_counter()
     for severity in ("VERBOSE", "INFO"):
-        assert classify(severity, line).kind == ""
+        assert log.classify(severity, line).kind == ""
     assert time.perf_counter() - started < 1
 
 
 def test_foreign_ends() -> None:
-    assert foreign_ends("{ForeignNode[a...b]}") == ("a", "b")
-    assert foreign_ends("{ForeignNode[a]}") == ("a",)
-    assert foreign_ends("{ForeignNode[(Unnamed Layer* 0) [ElementWise]]}") == ("(Unnamed Layer* 0) [ElementWise]",)
-    assert foreign_ends("a + b") == ()
+    assert log.foreign_ends("{ForeignNode[a...b]}") == ("a", "b")
+    assert log.foreign_ends("{ForeignNode[a]}") == ("a",)
+    assert log.foreign_ends("{ForeignNode[(Unnamed Layer* 0) [ElementWise]]}") == ("(Unnamed Layer* 0) [ElementWise]",)
+    assert log.foreign_ends("a + b") == ()
 
 
 def test_tail_prefers_errors() -> None:
-    lines = [LogRecord("INFO", "one"), LogRecord("ERROR", "two"), LogRecord("INFO", "three")]
-    assert tail(lines) == "two"
-    assert tail(lines[:1]) == "one" and tail([LogRecord("VERBOSE", "x")]) == ""
+    lines = [log.LogRecord("INFO", "one"), log.LogRecord("ERROR", "two"), log.LogRecord("INFO", "three")]
+    assert log.tail(lines) == "two"
+    assert log.tail(lines[:1]) == "one" and log.tail([log.LogRecord("VERBOSE", "x")]) == ""
 
 
 @pytest.mark.parametrize(
@@ -148,4 +139,6 @@ def test_tail_prefers_errors() -> None:
     ],
 )
 def test_how_much_memory_was_asked_for(text: str, asked: int) -> None:
-    assert requested_bytes([classify("ERROR", text), classify("ERROR", "Requested amount (9 bytes)")]) == asked
+    assert (
+        log.requested_bytes([log.classify("ERROR", text), log.classify("ERROR", "Requested amount (9 bytes)")]) == asked
+    )

@@ -13,11 +13,7 @@ import pytest
 
 from edgert.backend import EngineOptions
 from edgert.backend.base import Shapes
-from edgert.backend.tensorrt import BuildRequest, BuildResult, Span
-from edgert.backend.tensorrt.execution_context import Context
-from edgert.backend.tensorrt.library import library_of
-from edgert.backend.tensorrt.trt_backend import parts_of, plan_sizes
-from edgert.backend.tensorrt.trt_engine import OpenPlan, TrtEngine
+from edgert.backend.tensorrt import BuildRequest, BuildResult, Span, execution_context, library, trt_backend, trt_engine
 from edgert.errors import BuildError, DeviceError
 from edgert.files import FileStore
 from edgert.graph import from_bytes, inputs
@@ -157,15 +153,15 @@ def test_sets_for_the_gpu_open_contexts_of_fewer_rows_in_a_thread_and_are_record
 def test_a_context_that_finds_no_room_leaves_its_batches_to_larger_ones(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    engine, real = Rtx().backend.compile(MODEL, options()), OpenPlan.context
+    engine, real = Rtx().backend.compile(MODEL, options()), trt_engine.OpenPlan.context
     session = engine.session(on_host="outputs")
 
-    def context(plan: OpenPlan, index: int, shapes: Shapes, stream: Stream) -> Context:
+    def context(plan: trt_engine.OpenPlan, index: int, shapes: Shapes, stream: Stream) -> execution_context.Context:
         if shapes["x"][0] == 2:
             raise DeviceError("TensorRT made no execution context", why="the GPU has too little memory")
         return real(plan, index, shapes, stream)
 
-    monkeypatch.setattr(OpenPlan, "context", context)
+    monkeypatch.setattr(trt_engine.OpenPlan, "context", context)
     assert engine.refine is not None
     refining = engine.refine((1, 2, 4))
     assert refining is not None
@@ -179,18 +175,18 @@ def test_closing_breaks_off_what_is_opened(monkeypatch: pytest.MonkeyPatch) -> N
         Rtx().backend.compile(MODEL, options()),
         threading.Event(),
         list[int](),
-        OpenPlan.context,
+        trt_engine.OpenPlan.context,
     )
     for _ in range(2):
         engine.session(on_host="outputs")
 
-    def context(plan: OpenPlan, index: int, shapes: Shapes, stream: Stream) -> Context:
+    def context(plan: trt_engine.OpenPlan, index: int, shapes: Shapes, stream: Stream) -> execution_context.Context:
         opened.append(shapes["x"][0])
         began.set()
         time.sleep(0.05)
         return real(plan, index, shapes, stream)
 
-    monkeypatch.setattr(OpenPlan, "context", context)
+    monkeypatch.setattr(trt_engine.OpenPlan, "context", context)
     assert engine.refine is not None
     engine.refine((1, 2, 4))
     assert began.wait(10)
@@ -271,7 +267,7 @@ def test_where_one_no_longer_opens_all_are_compiled_again(store: FileStore) -> N
     ],
 )
 def test_sizes(shape: tuple[int | str, ...], given: EngineOptions, sizes: tuple[int, ...]) -> None:
-    assert plan_sizes(models.conv(shape), given) == sizes
+    assert trt_backend.plan_sizes(models.conv(shape), given) == sizes
 
 
 def test_other_tensorrts_keep_one_plan() -> None:
@@ -325,7 +321,7 @@ class TestProfiles:
         assert [one.title for one in third.requests] == ["test.onnx for profile large"]
 
     def test_titles(self) -> None:
-        parts = parts_of(self.MODEL, self.options(2, 2))
+        parts = trt_backend.parts_of(self.MODEL, self.options(2, 2))
         assert [part.title for part in parts] == [
             "",
             "test.onnx in batches of 1",
@@ -338,7 +334,9 @@ class TestProfiles:
         bound = {"x": ((1, 3, -1, -1), "FLOAT", "INPUT"), "y": ((1, 4, -1, -1), "FLOAT", "OUTPUT")}
         double = Double("rtx-1.4", Script(bound=bound))
         with pytest.raises(BuildError, match="runs one profile of an engine") as caught:
-            TrtEngine(b"plan", library_of(double), FakeDevice(compute=(8, 9)), profiles=self.options().profiles)
+            trt_engine.TrtEngine(
+                b"plan", library.library_of(double), FakeDevice(compute=(8, 9)), profiles=self.options().profiles
+            )
         assert "small, large" in caught.value.why and "pipeline file itself" in caught.value.fix
         assert double.calls == []
 
@@ -355,14 +353,14 @@ def test_a_session_without_room_for_the_context_of_a_size_keeps_no_memory(monkey
     bench = Rtx()
     engine = bench.backend.compile(MODEL, options())
     engine.session()
-    before, usual = bench.device.live_bytes, OpenPlan.context
+    before, usual = bench.device.live_bytes, trt_engine.OpenPlan.context
 
-    def context(self: OpenPlan, index: int, shapes: Shapes, stream: Stream) -> Context:
+    def context(self: trt_engine.OpenPlan, index: int, shapes: Shapes, stream: Stream) -> execution_context.Context:
         if shapes["x"][0] == 2:
             raise DeviceError("the GPU has too little memory")
         return usual(self, index, shapes, stream)
 
-    monkeypatch.setattr(OpenPlan, "context", context)
+    monkeypatch.setattr(trt_engine.OpenPlan, "context", context)
     with pytest.raises(DeviceError) as caught:
         engine.session()
     assert bench.device.live_bytes == before

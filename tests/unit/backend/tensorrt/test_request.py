@@ -10,24 +10,13 @@ import pytest
 from hypothesis import given, strategies as st
 
 from edgert.backend.base import Span
-from edgert.backend.tensorrt.build_process import (
-    BuildResult,
-    read_error,
-    read_request,
-    read_result,
-    write_error,
-    write_request,
-    write_result,
-)
-from edgert.backend.tensorrt.build_request import BuildRequest, Format, Pools, request_of
-from edgert.backend.tensorrt.execution_context import Layout, row_major
+from edgert.backend.tensorrt import build_process, build_request, execution_context, network
 from edgert.backend.tensorrt.log import LogRecord
-from edgert.backend.tensorrt.network import Layer
 from edgert.errors import BuildError, DeviceError
 from tests.helpers import models
 
 SPAN = Span((1, 3), (2, 3), (4, 3))
-REQUEST = BuildRequest(
+REQUEST = build_request.BuildRequest(
     b"onnx",
     {"a": ("t",), "b": ("y", "z")},
     precision="int8",
@@ -35,8 +24,8 @@ REQUEST = BuildRequest(
     placement={"a": "dla1"},
     fp16_nodes=("b",),
     calibration="TRT-100300-EntropyCalibration2\nx: 3c010204\n",
-    pools=Pools(1 << 28, 4096),
-    formats={"x": Format("CHW16", "float16")},
+    pools=build_request.Pools(1 << 28, 4096),
+    formats={"x": build_request.Format("CHW16", "float16")},
     timing_cache=b"\x00\xff",
     optimization_level=0,
     compute=("8.6",),
@@ -51,8 +40,8 @@ REQUEST = BuildRequest(
         ({"placement": {"a": "npu"}}, "placed on 'npu'"),
         ({"placement": {"a": "dla0", "b": "dla1"}}, "two DLA cores"),
         ({"profiles": ({"x": SPAN},)}, "several shapes in an engine with DLA"),
-        ({"formats": {"x": Format("CHW17")}}, "CHW17"),
-        ({"formats": {"x": Format("LINEAR", "complex64")}}, "complex64"),
+        ({"formats": {"x": build_request.Format("CHW17")}}, "CHW17"),
+        ({"formats": {"x": build_request.Format("LINEAR", "complex64")}}, "complex64"),
         ({"optimization_level": 6}, "optimization level 6"),
     ],
 )
@@ -69,7 +58,7 @@ def test_cores() -> None:
 
 
 def test_request_of_a_model() -> None:
-    request = request_of(models.conv(), precision="fp16")
+    request = build_request.request_of(models.conv(), precision="fp16")
     assert list(request.nodes.values()) == [("c",), ("y",), ("mean",)]
     assert request.title == "test.onnx" and request.precision == "fp16" and not request.explicit
 
@@ -77,58 +66,58 @@ def test_request_of_a_model() -> None:
 @pytest.mark.parametrize("size", [0, 1, 4095, 4097, 3 << 20, -4096])
 def test_dla_pools_are_powers_of_two_from_4_kib(size: int) -> None:
     with pytest.raises(BuildError, match=r"powers of two|cannot have") as caught:
-        Pools(dla_local_bytes=size)
+        build_request.Pools(dla_local_bytes=size)
     assert "DLA_LOCAL_DRAM" in caught.value.what and caught.value.fix.startswith("use ")
 
 
 def test_pools() -> None:
-    assert dict(Pools(1000, 4096, 8192).named_limits()) == {
+    assert dict(build_request.Pools(1000, 4096, 8192).named_limits()) == {
         "WORKSPACE": 1000,
         "DLA_MANAGED_SRAM": 4096,
         "DLA_LOCAL_DRAM": 8192,
     }
     with pytest.raises(BuildError, match="workspace cannot have 0 bytes"):
-        Pools(workspace_bytes=0)
+        build_request.Pools(workspace_bytes=0)
 
 
 class TestWire:
     def test_requests_come_back_equal(self, tmp_path: Path) -> None:
-        write_request(REQUEST, tmp_path)
-        back = read_request(tmp_path)
-        for item in fields(BuildRequest):
+        build_process.write_request(REQUEST, tmp_path)
+        back = build_process.read_request(tmp_path)
+        for item in fields(build_request.BuildRequest):
             assert getattr(back, item.name) == getattr(REQUEST, item.name), item.name
 
     def test_results_come_back_equal(self, tmp_path: Path) -> None:
-        layer = Layer("conv", "CONVOLUTION", "[ONNX Layer: a]", ("x",), ("t",), "FLOAT")
+        layer = network.Layer("conv", "CONVOLUTION", "[ONNX Layer: a]", ("x",), ("t",), "FLOAT")
         log = (LogRecord("INFO", "text", "dla", "conv"),)
-        result = BuildResult(b"plan\x00", b"", log, "{}", (layer,), ("a",), "TensorRT 10.3.0", 1.5)
-        assert read_result(tmp_path) is None
-        write_result(result, tmp_path)
-        back = read_result(tmp_path)
+        result = build_process.BuildResult(b"plan\x00", b"", log, "{}", (layer,), ("a",), "TensorRT 10.3.0", 1.5)
+        assert build_process.read_result(tmp_path) is None
+        build_process.write_result(result, tmp_path)
+        back = build_process.read_result(tmp_path)
         assert back is not None
-        for item in fields(BuildResult):
+        for item in fields(build_process.BuildResult):
             assert getattr(back, item.name) == getattr(result, item.name), item.name
 
     def test_errors_keep_their_class_and_words(self, tmp_path: Path) -> None:
-        assert read_error(tmp_path) is None
+        assert build_process.read_error(tmp_path) is None
         error = DeviceError("what", why="why", where="where", fix="fix", others=[BuildError("other", why="x")])
-        write_error(error, tmp_path)
-        back = read_error(tmp_path)
+        build_process.write_error(error, tmp_path)
+        back = build_process.read_error(tmp_path)
         assert type(back) is DeviceError and str(back) == str(error)
 
     def test_no_room_is_reported(self, tmp_path: Path) -> None:
         with pytest.raises(BuildError, match="cannot write the files of a build"):
-            write_request(REQUEST, tmp_path / "missing")
+            build_process.write_request(REQUEST, tmp_path / "missing")
 
 
 class TestLayout:
     def test_plain(self) -> None:
-        assert (layout := Layout((2, 3, 4), (12, 4, 1), "float16")).is_plain and layout.nbytes == 48
+        assert (layout := execution_context.Layout((2, 3, 4), (12, 4, 1), "float16")).is_plain and layout.nbytes == 48
 
     def test_chw16(self) -> None:
         """NVIDIA's description: [N][(C+15)/16][H][W][16]."""
         shape = (2, 19, 3, 5)
-        layout = Layout(shape, (2 * 3 * 5, 3 * 5, 5, 1), "float16", 1, 16)
+        layout = execution_context.Layout(shape, (2 * 3 * 5, 3 * 5, 5, 1), "float16", 1, 16)
         values = np.arange(np.prod(shape), dtype=np.float16).reshape(shape)
         memory = np.zeros(layout.nbytes, np.uint8)
         layout.pack(values, memory)
@@ -142,7 +131,7 @@ class TestLayout:
 
     def test_dla_linear_rows_are_padded(self) -> None:
         """[N][C][H][W rounded up to 64 bytes]."""
-        layout = Layout((1, 2, 3, 5), (2 * 3 * 64, 3 * 64, 64, 1), "int8")
+        layout = execution_context.Layout((1, 2, 3, 5), (2 * 3 * 64, 3 * 64, 64, 1), "int8")
         values = np.arange(30, dtype=np.int8).reshape(1, 2, 3, 5)
         memory = np.zeros(layout.nbytes, np.uint8)
         layout.pack(values, memory)
@@ -155,8 +144,8 @@ class TestLayout:
     def test_packing_loses_nothing(self, shape: list[int], vector: int, padding: int) -> None:
         elements = [*shape]
         elements[1] = -(-shape[1] // vector)
-        strides = list(row_major((*elements[:-1], elements[-1] + padding)))
-        layout = Layout(tuple(shape), tuple(strides), "int32", 1, vector)
+        strides = list(execution_context.row_major((*elements[:-1], elements[-1] + padding)))
+        layout = execution_context.Layout(tuple(shape), tuple(strides), "int32", 1, vector)
         values = np.arange(1, np.prod(shape) + 1, dtype=np.int32).reshape(shape)
         memory, back = np.zeros(layout.nbytes, np.uint8), np.zeros_like(values)
         layout.pack(values, memory)
@@ -165,12 +154,12 @@ class TestLayout:
         assert sorted(memory.view(np.int32)[memory.view(np.int32) > 0]) == list(range(1, values.size + 1))
 
     def test_empty(self) -> None:
-        assert Layout((0, 3), (3, 1), "float32").nbytes == 0
+        assert execution_context.Layout((0, 3), (3, 1), "float32").nbytes == 0
 
 
 def test_requests_can_be_made_in_threads() -> None:
-    made: list[BuildRequest] = []
-    threads = [threading.Thread(target=lambda: made.append(request_of(models.conv()))) for _ in range(4)]
+    made: list[build_request.BuildRequest] = []
+    threads = [threading.Thread(target=lambda: made.append(build_request.request_of(models.conv()))) for _ in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:

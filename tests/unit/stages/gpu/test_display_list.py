@@ -3,19 +3,7 @@
 import numpy as np
 import pytest
 
-from edgert.stages.gpu.display_list import (
-    BOX,
-    ITEM,
-    LINE,
-    MOST_EDGES,
-    TEXT,
-    DisplayList,
-    PackedList,
-    Region,
-    Tiles,
-    TooLongError,
-    lookups,
-)
+from edgert.stages.gpu import display_list
 from edgert.stages.paint import WHITE, Bgr, Box, Dot, Label, Pen, Shape, Stroke
 
 BASE, TILES = 1 << 40, 1 << 41
@@ -28,13 +16,13 @@ class Memory:
 
     def __init__(self, list_bytes: int = 1 << 16, tiles_bytes: int = 1 << 14) -> None:
         self.waits = 0
-        self.region = Region(np.zeros(list_bytes, np.uint8), BASE)
-        halves = [Region(np.zeros(tiles_bytes, np.uint8), TILES + n * tiles_bytes) for n in (0, 1)]
+        self.region = display_list.Region(np.zeros(list_bytes, np.uint8), BASE)
+        halves = [display_list.Region(np.zeros(tiles_bytes, np.uint8), TILES + n * tiles_bytes) for n in (0, 1)]
         self.regions = [self.region, *halves]
-        self.tiles = Tiles((halves[0], halves[1]), self._wait)
+        self.tiles = display_list.Tiles((halves[0], halves[1]), self._wait)
 
-    def packed(self, *shapes: Shape, size: tuple[int, int] = (320, 240)) -> PackedList:
-        listed = DisplayList(size, self.region, self.tiles)
+    def packed(self, *shapes: Shape, size: tuple[int, int] = (320, 240)) -> display_list.PackedList:
+        listed = display_list.DisplayList(size, self.region, self.tiles)
         listed.add(shapes)
         return listed.finish()
 
@@ -45,11 +33,11 @@ class Memory:
                 return region.host[start : start + nbytes].tobytes()
         raise AssertionError(f"{address:#x} was not written")
 
-    def items(self, packed: PackedList) -> list[tuple[int, ...]]:
-        return list(ITEM.iter_unpack(self.read(packed.items, packed.item_count * ITEM.size)))
+    def items(self, packed: display_list.PackedList) -> list[tuple[int, ...]]:
+        return list(display_list.ITEM.iter_unpack(self.read(packed.items, packed.item_count * display_list.ITEM.size)))
 
-    def lines(self, packed: PackedList) -> list[tuple[int, ...]]:
-        return list(LINE.iter_unpack(self.read(packed.lines, packed.line_count * LINE.size)))
+    def lines(self, packed: display_list.PackedList) -> list[tuple[int, ...]]:
+        return list(display_list.LINE.iter_unpack(self.read(packed.lines, packed.line_count * display_list.LINE.size)))
 
     def _wait(self) -> None:
         self.waits += 1
@@ -66,13 +54,13 @@ def test_items_stand_in_the_order_of_the_shapes_and_strokes_keep_their_places() 
     packed = memory.packed(Box(20, 30, 90, 80, SHADE, 2), stroke, Dot(500, 600, 48, WHITE), label("word"))
     kinds = [item[4] for item in memory.items(packed)]
     assert (packed.item_count, packed.segments, packed.line_count) == (6, 4, 2)
-    assert kinds[0] == BOX and kinds[5] == TEXT
+    assert kinds[0] == display_list.BOX and kinds[5] == display_list.TEXT
     first, second = memory.lines(packed)
-    assert first[1] == 1 and second[1] == 4 and second[3] == 3 * MOST_EDGES
+    assert first[1] == 1 and second[1] == 4 and second[3] == 3 * display_list.MOST_EDGES
     assert first[4:] == (0, 1, 2, 1, 3, 3, 0, 0, 0) and second[4:7] == (0, 0, -48)
     assert memory.read(packed.points + first[0], points.nbytes) == points.tobytes()
     assert np.frombuffer(memory.read(packed.points + second[0], 8), np.int32).tolist() == [500, 600]
-    assert memory.read(packed.lookups, 96) == lookups().tobytes()
+    assert memory.read(packed.lookups, 96) == display_list.lookups().tobytes()
 
 
 def test_large_boxes_share_one_pattern_and_small_ones_have_their_own() -> None:
@@ -110,7 +98,7 @@ def test_tiles_that_find_no_room_go_with_their_list() -> None:
 @pytest.mark.parametrize("shape", [label("word"), Dot(500, 600, 48, WHITE), Box(20, 30, 90, 80, SHADE, 2)])
 def test_a_list_that_does_not_fit_says_so(shape: Shape) -> None:
     memory = Memory(list_bytes=8, tiles_bytes=8)
-    with pytest.raises(TooLongError):
+    with pytest.raises(display_list.TooLongError):
         memory.packed(shape)
 
 

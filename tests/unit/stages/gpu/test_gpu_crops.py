@@ -10,18 +10,7 @@ from edgert.config import CropConfig, InputConfig
 from edgert.errors import StageError
 from edgert.memory.cuda import CudaDevice
 from edgert.runtime import Color, Crops
-from edgert.stages.gpu.gpu_crops import (
-    JOB,
-    AlreadyInferred,
-    CropModel,
-    CropWriter,
-    InferCropsOfModels,
-    crop_layout,
-    launch_arguments,
-    launch_capacity,
-)
-from edgert.stages.gpu.gpu_preprocess import HEADER_BYTES, GpuPreprocessor, PlanCache
-from edgert.stages.gpu.infer_gpu import PendingInference
+from edgert.stages.gpu import gpu_crops, gpu_preprocess, infer_gpu
 from edgert.stages.gpu.kernels import Kernels
 from edgert.stages.infer import InferCrops
 from tests.helpers.cuda_double import CudaDouble
@@ -65,7 +54,10 @@ def test_each_goes_where_it_would_go_by_itself(form: Any, config: InputConfig) -
         whole = to_gpu(kernels.device, frame_of(122, 90, form, color=Color("bt709", seed == 1), index=seed))
         for frame in (whole, whole.crop(20, 10, 112, 84)):
             boxes = boxes_in(frame.width, frame.height, 60, seed)
-            layout, plans = crop_layout(frame, boxes, network, config), PlanCache(network, config)
+            layout, plans = (
+                gpu_crops.crop_layout(frame, boxes, network, config),
+                gpu_preprocess.PlanCache(network, config),
+            )
             each = [plans.ready(frame.crop(*box)) for box in boxes.tolist()]
             assert layout.geometries == [one.plan.geometry for one in each]
             for row, (job, one) in enumerate(zip(layout.jobs, each, strict=True)):
@@ -79,27 +71,27 @@ def test_each_goes_where_it_would_go_by_itself(form: Any, config: InputConfig) -
 def test_a_crop_of_another_size_is_refused_where_none_is_resized() -> None:
     frame = to_gpu(kernels_on("host").device, frame_of(64, 48, "nv12"))
     config = InputConfig(resize="none")
-    assert len(crop_layout(frame, np.int32([[0, 0, 32, 32], [8, 8, 40, 40]]), (32, 32), config).jobs) == 2
+    assert len(gpu_crops.crop_layout(frame, np.int32([[0, 0, 32, 32], [8, 8, 40, 40]]), (32, 32), config).jobs) == 2
     with pytest.raises(StageError, match="32x30 does not fit a model input of 32x32"):
-        crop_layout(frame, np.int32([[0, 0, 32, 32], [8, 8, 40, 38]]), (32, 32), config)
+        gpu_crops.crop_layout(frame, np.int32([[0, 0, 32, 32], [8, 8, 40, 38]]), (32, 32), config)
     with pytest.raises(StageError, match="not on the GPU"):
-        crop_layout(frame_of(64, 48, "nv12"), np.int32([[0, 0, 32, 32]]), (32, 32), config)
+        gpu_crops.crop_layout(frame_of(64, 48, "nv12"), np.int32([[0, 0, 32, 32]]), (32, 32), config)
 
 
 def test_images_are_divided_among_launches_only_where_they_must() -> None:
     def jobs(count: int) -> Any:
-        found = np.zeros(count, JOB)
+        found = np.zeros(count, gpu_crops.JOB)
         found["row"] = np.arange(count)
         return found
 
-    parts = [(bytes([name]) * HEADER_BYTES, jobs(count)) for name, count in ((1, 3), (2, 0), (3, 4))]
-    ((struct, count),) = launch_arguments(parts, 8)
-    assert count == 7 and len(struct) == 3 * HEADER_BYTES + 8 * JOB.itemsize
-    assert struct[: 3 * HEADER_BYTES] == b"".join(header for header, _ in parts)
-    found = np.frombuffer(struct[3 * HEADER_BYTES :], JOB)["row"].tolist()
+    parts = [(bytes([name]) * gpu_preprocess.HEADER_BYTES, jobs(count)) for name, count in ((1, 3), (2, 0), (3, 4))]
+    ((struct, count),) = gpu_crops.launch_arguments(parts, 8)
+    assert count == 7 and len(struct) == 3 * gpu_preprocess.HEADER_BYTES + 8 * gpu_crops.JOB.itemsize
+    assert struct[: 3 * gpu_preprocess.HEADER_BYTES] == b"".join(header for header, _ in parts)
+    found = np.frombuffer(struct[3 * gpu_preprocess.HEADER_BYTES :], gpu_crops.JOB)["row"].tolist()
     assert found == [0, 1, 2, 2 << 16, 2 << 16 | 1, 2 << 16 | 2, 2 << 16 | 3, 0]
-    assert [count for _, count in launch_arguments(parts, 3)] == [3, 3, 1]
-    assert len({len(struct) for struct, _ in launch_arguments(parts, 3)}) == 1
+    assert [count for _, count in gpu_crops.launch_arguments(parts, 3)] == [3, 3, 1]
+    assert len({len(struct) for struct, _ in gpu_crops.launch_arguments(parts, 3)}) == 1
 
 
 @pytest.mark.parametrize(
@@ -108,7 +100,7 @@ def test_images_are_divided_among_launches_only_where_they_must() -> None:
 )
 def test_how_many_fit_in_an_argument(driver: int, architecture: str, rows: int, wanted: int) -> None:
     device = SimpleNamespace(driver=SimpleNamespace(get_driver_version=lambda: driver), architecture=architecture)
-    assert launch_capacity(cast("CudaDevice", device), 3, rows) == wanted
+    assert gpu_crops.launch_capacity(cast("CudaDevice", device), 3, rows) == wanted
 
 
 def emptied(device: CudaDevice, block: Any) -> None:
@@ -131,9 +123,9 @@ def test_one_launch_writes_what_one_for_each_model_writes(kernels: Kernels, form
         wanted = target("nchw", "float32", 20, *network)
         block = device.device_block(wanted.nbytes)
         emptied(device, block)
-        into = GpuPreprocessor(config, wanted, block.address, kernels)
-        made.append((into, crop_layout(frame, boxes_in(122, 90, count, count), network, config), block))
-    launches = CropWriter([into for into, _, _ in made], kernels)
+        into = gpu_preprocess.GpuPreprocessor(config, wanted, block.address, kernels)
+        made.append((into, gpu_crops.crop_layout(frame, boxes_in(122, 90, count, count), network, config), block))
+    launches = gpu_crops.CropWriter([into for into, _, _ in made], kernels)
     launches.compile()
     assert launches.capacity >= 47
     for launch in (together := launches.launches(form, [(into, layout) for into, layout, _ in made])):
@@ -158,8 +150,10 @@ class Cascade:
     def __init__(self, rows: int, count: int = 3) -> None:
         self.gpu = CudaDouble()
         self.rigs = [Rig(rows=rows, gpu=self.gpu, beside=False) for _ in range(count)]
-        self.models = [CropModel(f"look{n}", rig.inference, CropConfig(min_size=4)) for n, rig in enumerate(self.rigs)]
-        self.stage = InferCropsOfModels(self.models)
+        self.models = [
+            gpu_crops.CropModel(f"look{n}", rig.inference, CropConfig(min_size=4)) for n, rig in enumerate(self.rigs)
+        ]
+        self.stage = gpu_crops.InferCropsOfModels(self.models)
         self.stage.open()
 
     def launched(self, work: Any) -> tuple[Any, int]:
@@ -184,7 +178,7 @@ def test_models_look_at_the_same_crops(rows: int, launches: int) -> None:
         crops = found.outputs[look.name]
         assert isinstance(crops, Crops) and crops.rows.tolist() == [0, 1, 2, 3, 4] and crops.parent == "find"
         assert [geometry.bounds[0] for _, geometry in crops.records] == [0, 8, 16, 24, 32]
-        one = InferCrops("alone", PendingInference(look.inference), look.crop)
+        one = InferCrops("alone", infer_gpu.PendingInference(look.inference), look.crop)
         alone = one.process(result).outputs["alone"]
         assert [way for _, way in alone.records] == [way for _, way in crops.records]
     result.frame.lease.release()
@@ -196,7 +190,7 @@ def test_models_of_other_formats_take_launches_of_their_own_and_no_box_takes_non
     cascade = Cascade(4)
     preprocessor = cascade.models[1].inference.preprocessor
     preprocessor.config = preprocessor.config.model_copy(update={"color": "bgr"})
-    stage = InferCropsOfModels(cascade.models, every=2)
+    stage = gpu_crops.InferCropsOfModels(cascade.models, every=2)
     stage.open()
     frame = shared(cascade.rigs[0])
     result = result_of(frame, {"find": detections((0, 0, 20, 20), (4, 4, 30, 30))})
@@ -215,7 +209,7 @@ def test_each_model_looks_at_the_boxes_that_it_wants() -> None:
     cascade = Cascade(8)
     one, two, three = cascade.models
     few = [one, two._replace(crop=CropConfig(min_size=4, limit=2)), three._replace(crop=CropConfig(min_size=16))]
-    stage = InferCropsOfModels(few)
+    stage = gpu_crops.InferCropsOfModels(few)
     stage.open()
     result = result_of(shared(cascade.rigs[0]), {"find": detections((0, 0, 8, 8), (4, 4, 30, 30), (8, 8, 40, 40))})
     found, count = cascade.launched(lambda: stage.process(result))
@@ -227,14 +221,14 @@ def test_each_model_looks_at_the_boxes_that_it_wants() -> None:
 def test_models_that_were_run_together_keep_their_records_apart() -> None:
     cascade = Cascade(8)
     one, two, three = cascade.models
-    stage = InferCropsOfModels([one]).combined_with([InferCropsOfModels([two, three])])
+    stage = gpu_crops.InferCropsOfModels([one]).combined_with([gpu_crops.InferCropsOfModels([two, three])])
     stage.open()
     result = result_of(shared(cascade.rigs[0]), {"find": detections((0, 0, 8, 8), (4, 4, 30, 30))})
     found, count = cascade.launched(lambda: stage.process(result))
     assert count == 1 and list(found.outputs) == ["find", "look0", "look1", "look2"]
-    others = AlreadyInferred("look1", frozenset({"look1", "look2"})).process(found)
+    others = gpu_crops.AlreadyInferred("look1", frozenset({"look1", "look2"})).process(found)
     assert list(others.outputs) == ["find", "look0"] and others.frame is found.frame
-    assert AlreadyInferred("look2").process(found) is found
+    assert gpu_crops.AlreadyInferred("look2").process(found) is found
     result.frame.lease.release()
     cascade.close()
 

@@ -12,10 +12,8 @@ import pytest
 
 from edgert.errors import DeviceError
 from edgert.memory.cuda import CudaDevice, Loans
-from edgert.stages.gpu import infer_gpu
+from edgert.stages.gpu import infer_gpu, upload, waiting
 from edgert.stages.gpu.infer_gpu import SLOTS
-from edgert.stages.gpu.upload import on_gpu
-from edgert.stages.gpu.waiting import BlockingWait, PollingWait, Waiting
 from tests.helpers.frames import frame_of
 from tests.helpers.gpu_inference import RecordedGraph, Rig, nv12, shared
 
@@ -219,7 +217,7 @@ def test_frames_are_free_once_they_were_read_and_before_the_engine_has_run(monke
     rig.inference.warm_up()
     loans = Loans(rig.device, rig.device.counter, back.append)
     frame = shared(rig)
-    leased = replace(frame, lease=loans.lend(7), planes=on_gpu(frame, rig.device.stream()).planes)
+    leased = replace(frame, lease=loans.lend(7), planes=upload.on_gpu(frame, rig.device.stream()).planes)
     session, run = rig.sessions[0], rig.sessions[0].enqueue
 
     def stuck(rows: int | None = None) -> None:
@@ -247,7 +245,7 @@ def test_frames_are_prepared_on_the_stream_that_brings_them_while_the_engine_wor
     feeding, engines, back = rig.inference._uploader.stream, rig.sessions[0].stream, list[int]()
     loans = Loans(rig.device, rig.device.counter, back.append)
     frame = shared(rig)
-    leased = replace(frame, lease=loans.lend(7), planes=on_gpu(frame, feeding).planes)
+    leased = replace(frame, lease=loans.lend(7), planes=upload.on_gpu(frame, feeding).planes)
     rig.gpu.paused = True
     pending = rig.inference.submit_batch((rig.inference.fill(leased),))
     leased.lease.release()
@@ -262,19 +260,19 @@ def test_frames_are_prepared_on_the_stream_that_brings_them_while_the_engine_wor
     rig.close()
 
 
-@pytest.mark.parametrize(("patient", "behind"), [(False, PollingWait), (True, BlockingWait)])
+@pytest.mark.parametrize(("patient", "behind"), [(False, waiting.PollingWait), (True, waiting.BlockingWait)])
 def test_a_run_beside_cameras_that_waits_behind_another_is_waited_for_by_the_driver(
-    patient: bool, behind: type[Waiting]
+    patient: bool, behind: type[waiting.Waiting]
 ) -> None:
     rig = Rig()
     rig.inference.is_patient = patient
     slots = rig.inference._slots
     pending = [rig.inference.submit_batch((rig.inference.fill(nv12()),)) for _ in range(2)]
-    assert type(slots[0]._done) is PollingWait and type(slots[1]._done) is behind
+    assert type(slots[0]._done) is waiting.PollingWait and type(slots[1]._done) is behind
     for each in pending:
         each.records()
     rig.inference.run(rig.inference.fill(nv12()))
-    assert type(slots[2]._done) is PollingWait
+    assert type(slots[2]._done) is waiting.PollingWait
     blocking, ways = rig.gpu.event_flags.BLOCKING_SYNC, slots[0]._waits
     assert {how: bool(way.event.raw.flags & blocking) for how, way in ways.items()} == {
         "poll": False,

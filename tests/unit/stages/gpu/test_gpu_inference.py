@@ -9,10 +9,8 @@ import pytest
 from edgert.clock import REAL
 from edgert.config import CropConfig, SourceStage
 from edgert.policy import run_sizes
-from edgert.stages.gpu import infer_gpu
+from edgert.stages.gpu import infer_gpu, infer_stage, upload
 from edgert.stages.gpu.infer_gpu import SLOTS, InferenceSlot, PendingInference
-from edgert.stages.gpu.infer_stage import GpuInfer
-from edgert.stages.gpu.upload import Staging, Uploader
 from edgert.stages.infer import InferCrops
 from edgert.stages.source.api import ApiSource
 from tests.helpers.frames import detections, frame_of, result_of
@@ -47,7 +45,7 @@ def test_a_frame_in_shared_memory_goes_up_as_it_lies() -> None:
     after = rig.device.counter.read()
     assert after.copies - before.copies == 2 and after.bytes_copied - before.bytes_copied == 64 * 48 * 3 // 2 + 8
     assert after.allocations == before.allocations
-    there = Uploader(rig.device, rig.device.stream(), rig.device.counter).upload(frame.crop(8, 4, 40, 36))
+    there = upload.Uploader(rig.device, rig.device.stream(), rig.device.counter).upload(frame.crop(8, 4, 40, 36))
     assert rig.device.counter.read().copies == after.copies  # it is there, and a crop is a part of it
     luma = cast("Any", there.planes[0])
     rows = np.lib.stride_tricks.as_strided(bytes_at(luma.address, 64 * 32), luma.shape, luma.strides)
@@ -84,7 +82,7 @@ def test_over_many_frames_no_memory_stream_or_event_is_made(monkeypatch: pytest.
     rig, events = Rig(rows=2), list[int]()
     made = rig.gpu.Event
     monkeypatch.setattr(rig.gpu, "Event", lambda flags=0: events.append(flags) or made(flags))
-    staging = Staging(rig.device)
+    staging = upload.Staging(rig.device)
     rig.inference.warm_up()
 
     def run(count: int) -> tuple[int, int, int, int]:
@@ -103,7 +101,7 @@ def test_over_many_frames_no_memory_stream_or_event_is_made(monkeypatch: pytest.
 
 def test_the_host_waits_for_nothing_before_the_record_is_wanted() -> None:
     rig = Rig()
-    stage = GpuInfer("find", [rig.inference])
+    stage = infer_stage.GpuInfer("find", [rig.inference])
     stage.open()
     rig.gpu.paused = True
     for index in range(2):
@@ -164,7 +162,7 @@ def test_crops_and_frames_of_several_sizes_keep_their_memory() -> None:
 
 def test_frames_on_the_gpu_are_not_uploaded() -> None:
     rig = Rig()
-    uploader = Uploader(rig.device, rig.device.stream(), rig.device.counter)
+    uploader = upload.Uploader(rig.device, rig.device.stream(), rig.device.counter)
     frame = uploader.upload(nv12())
     before = rig.device.counter.read()
     rig.inference.run(rig.inference.fill(frame))

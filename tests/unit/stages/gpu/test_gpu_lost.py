@@ -8,9 +8,7 @@ from typing import Any
 import pytest
 
 from edgert.errors import DeviceError
-from edgert.runtime import Frame, Result, Runner, SourceStats, Task
-from edgert.runtime.branches import Branch, branch_tasks
-from edgert.runtime.graph import connect
+from edgert.runtime import Frame, Result, Runner, SourceStats, Task, branches, graph
 from edgert.stages.gpu.infer_stage import GpuInfer
 from tests.helpers.gpu_inference import Rig, nv12
 from tests.helpers.waiting import wait_until
@@ -73,10 +71,10 @@ def test_a_gpu_that_is_lost_ends_the_pipeline_and_what_came_before_is_kept() -> 
             wait_until(lambda: len(kept.records) >= 3)
             rig.gpu.broken["event"] = "cuEventSynchronize failed: unspecified launch failure"
 
-    chain = branch_tasks("find", [Branch((GpuInfer("find", [rig.inference]),))], frozenset("a"), 1)
+    chain = branches.branch_tasks("find", [branches.Branch((GpuInfer("find", [rig.inference]),))], frozenset("a"), 1)
     source, sink = Task("a", Reel(lose)), Task("sink", kept)
-    connect(source, chain[0], frozenset("a"), 1, "never")
-    connect(chain[-1], sink, frozenset("a"), 1, "never")
+    graph.connect(source, chain[0], frozenset("a"), 1, "never")
+    graph.connect(chain[-1], sink, frozenset("a"), 1, "never")
     runner = Runner([source, *chain, sink])
     runner.start()
     with pytest.raises(DeviceError, match="the GPU is lost to this process") as caught:
