@@ -30,7 +30,6 @@ _LOOK_S = 0.2
 _TASKS_PER_THREAD = 2  # of a cluster: one video is played, one waits
 _END_S = 3.0  # time for workers to stop their videos
 OnResult = Callable[[VideoResult, int, int], object]
-"""A function called with a video's result, the number of finished videos, and the number of all videos."""
 
 
 class VideoRuns:

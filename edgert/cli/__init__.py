@@ -10,6 +10,7 @@ import threading
 import traceback
 from collections.abc import Callable
 from contextlib import suppress
+from inspect import getdoc
 from io import TextIOWrapper
 from pathlib import Path
 from typing import Annotated, NoReturn
@@ -76,7 +77,8 @@ _VERBS: tuple[tuple[Callable[..., None], str], ...] = (
 _NAMES = {import_model: "import", evaluate: "eval"}  # words that Python keeps for itself
 for verb, line in _VERBS:
     context = {"ignore_unknown_options": verb is ctl}  # whose verbs have options
-    app.command(_NAMES.get(verb), cls=Verb, short_help=line, context_settings=context)(verb)
+    text = getdoc(verb).replace("\n    ", "\n\n    ")  # type: ignore[union-attr]  # an empty line ends an example
+    app.command(_NAMES.get(verb), cls=Verb, help=text, short_help=line, context_settings=context)(verb)
 app.command(hidden=True, cls=Verb)(job)
 
 

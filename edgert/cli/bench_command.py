@@ -68,21 +68,13 @@ def bench(
     user nor the model. edgert plan --profile uses it for that board and other boards of its chip.
 
     Examples:
-
         edgert bench                       # edgert itself, with the demo
-
         edgert bench model.onnx            # the engine alone
-
         edgert bench pipeline.yaml --json bench.json
-
         edgert bench model.onnx --torch mine:model
-
         edgert bench --units model.onnx -o profile.json
-
         edgert bench dock.edgert --peer onnxruntime
-
         edgert bench dock.edgert --share orin-nx.json      # on the board, after edgert build dock.edgert there
-
         edgert bench orin-nx.json          # checks it
     """
     from edgert.benchmark.measure import machine

@@ -39,7 +39,6 @@ _BOARD_COLUMNS = (
     Column("title", rank=6),
 )
 BOARD_HEADINGS = tuple(column.heading for column in _BOARD_COLUMNS)
-"""Headings of the list of boards, by which the docs print it too."""
 LEGEND = (
     "TOPS are dense, clocks upper limits; ? is unknown, ~ estimated, – is not there; "
     "† edgert plans for it and does not run on it."
@@ -60,13 +59,9 @@ def boards(
     """List the boards that edgert knows, and what they can do in each power mode.
 
     Examples:
-
         edgert boards
-
         edgert boards orin-nx-16gb --sources --json board.json
-
         edgert boards orin-nx-16gb --yaml > my-board.yaml    # change its name, too
-
         edgert boards ./my-board.yaml
     """
     from edgert.board.record import board_file, boards as all_boards, data_sheet, find_board
@@ -277,11 +272,8 @@ def models(
     Models come from their makers' own tools; edgert downloads none.
 
     Examples:
-
         edgert models
-
         edgert models rf-detr
-
         edgert models --json models.json
     """
     from edgert.installation import labels_names

@@ -76,17 +76,11 @@ def build(
     --json writes one line for every event, and the result as the last line.
 
     Examples:
-
         edgert build pipeline.yaml --board orin-nx-16gb --trt 10.3 -o dock.edgert
-
         edgert build pipeline.yaml --tune --json build.jsonl
-
         edgert build pipeline.yaml --board orin-nx-16gb --mode 15W --strict --set models.parts.precision=int8
-
         edgert build dock.edgert --signers allowed_signers
-
         edgert build pipeline.yaml --remote user@jetson -o dock.edgert
-
         edgert build dock.edgert --sign ~/.ssh/id_ed25519
     """
     from edgert.bundle.bundle import is_bundle

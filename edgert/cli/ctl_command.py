@@ -40,29 +40,17 @@ def ctl(
     some seconds.
 
     Examples:
-
         edgert ctl show
-
         edgert ctl set models.parts.task.score=0.4 stages.find.every=2
-
         edgert ctl pause yard --name belt
-
         edgert ctl resume yard
-
         edgert ctl add gate rtsp://10.0.0.9/main
-
         edgert ctl remove gate
-
         edgert ctl apply belt.yaml
-
         edgert ctl show --url https://board.local:8080 --token-file token --json -
-
         edgert ctl swap parts new.onnx --shadow 500 --min-agreement 0.97 --keep 10m
-
         edgert ctl back parts
-
         edgert ctl save
-
         edgert ctl trace 10s -o late.pftrace
     """
     from edgert.control.client import find_socket, send_request, send_to_page

@@ -69,15 +69,10 @@ def import_model(
     has to return an nn.Module and example inputs; it is looked for in the current folder.
 
     Examples:
-
         edgert import detector.pt2 -o detector.onnx
-
         edgert import torchvision:fasterrcnn_resnet50_fpn -o detector.onnx
-
         edgert import torchvision:resnet18 --weights random --size 320x320 --opset 17 --json import.json
-
         edgert import mine:model --dynamic 'image=batch,_,height,width' --inputs example.npz --tolerance 0.01
-
         edgert import saved_model/ --python ~/tf/bin/python --signature serving_default --shape image=1x224x224x3
     """
     from edgert.importer.conversion import import_model as run
@@ -211,15 +206,10 @@ def export(
     each kind of board.
 
     Examples:
-
         edgert export hello --format triton --model parts --device cpu --max-batch 8 -o models
-
         edgert export pipeline.yaml --format onnx --set models.parts.onnx=new.onnx -o parts.onnx
-
         edgert export hello --board orin-nx-16gb --trt 10.3 --format trtexec --json - -o engines
-
         edgert export pipeline.yaml --board orin-nx-16gb --format onnx --form int8-qdq --target dla -o dla.onnx
-
         edgert export dock-orin.edgert dock-thor.edgert --format ansible -o rollout
     """
     from edgert.exporter.fleet import FLEET_FORMATS

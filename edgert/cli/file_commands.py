@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 
 
 _SHOWN_SETTINGS = 8
-"""Rows that ``edgert check`` shows without ``--all``."""
 
 
 def schema(
@@ -28,7 +27,6 @@ def schema(
     Editors complete and check YAML with it: make ``# yaml-language-server: $schema=edgert.schema.json`` the first line.
 
     Example:
-
         edgert schema > edgert.schema.json
     """
     import json
@@ -50,9 +48,7 @@ def validate(
     the text of your code, and checks that they fit together. Exit code 1 and the line when something is wrong.
 
     Examples:
-
         edgert validate pipeline.yaml --set models.parts.onnx=new.onnx
-
         edgert validate csi --board thor-t5000
     """
     from edgert.validation import validate as validate_pipeline
@@ -82,11 +78,8 @@ def check(
     stores (the column fit). Labels are optional; with --data they decide. Exit code 0 also when a line looks wrong.
 
     Examples:
-
         edgert check pipeline.yaml --images photo.jpg
-
         edgert check pipeline.yaml --images photos/ --model parts -o best.png --json check.json
-
         edgert check pipeline.yaml --data dataset/data.yaml --all --set models.parts.task.score=0.2
     """
     from edgert.wiring.check import check as check_wiring
@@ -182,11 +175,8 @@ def new(
     Class names that the exporter put beside the model are written beside the file, too.
 
     Examples:
-
         edgert new parts.onnx
-
         edgert new parts.onnx --images photo.jpg --source clip.mp4 --output parts.yaml --force
-
         edgert new --ros2 dock_camera
     """
     if ros2:
@@ -223,9 +213,7 @@ def explain(
     Without a code, list all that have a page. An error that has one ends with the line "more: edgert explain CODE".
 
     Examples:
-
         edgert explain
-
         edgert explain E103
     """
     found, screen = explanations(), terminal.console()

@@ -40,13 +40,9 @@ def gallery(
     shown: if it is another name than its own, check the image.
 
     Examples:
-
         edgert gallery door.yaml --add Anna --images photos/anna
-
         edgert gallery door.yaml
-
         edgert gallery door.yaml --model faces --set models.faces.onnx=new.onnx --json -
-
         edgert gallery staff.npz --remove Anna
     """
     from edgert.errors import ConfigError, nearest

@@ -84,15 +84,10 @@ def inspect(
     shown with time, memory and slowest layers, and where nodes run compared with the plan.
 
     Examples:
-
         edgert inspect yolox_nano.onnx --ops
-
         edgert inspect detector.onnx --shape images=1x3x320x320 --shape images=1x3x640x640
-
         edgert inspect yolox_nano.onnx --dla --board orin-nx-16gb --all --report dla.html
-
         edgert inspect yolox_nano.onnx --dla --board orin-nx-16gb --explain --rewritten for_dla.onnx
-
         edgert inspect dock.edgert --signers allowed_signers
     """
     from edgert.bundle.bundle import is_bundle

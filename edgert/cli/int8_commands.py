@@ -40,11 +40,8 @@ def calibrate(
     workers. Ctrl-C saves the counts beside the output; the same command resumes from there.
 
     Examples:
-
         edgert calibrate model.onnx --images photos/ --input 'letterbox rgb mean=0 std=255' -o ranges.json
-
         edgert calibrate pipeline.yaml --model parts --method entropy --limit 500 --workers 4
-
         edgert calibrate pipeline.yaml --set models.parts.onnx=new.onnx
     """
     from edgert.quantization.to_files import CalibrateOptions, calibrate as measure
@@ -106,19 +103,12 @@ def quantize(
     spoil it.
 
     Examples:
-
         edgert quantize model.onnx --images photos/ --input 'letterbox rgb std=255' -o model.int8.onnx
-
         edgert quantize pipeline.yaml --report out/int8.html
-
         edgert quantize pipeline.yaml --model parts --ranges ranges.json --set models.parts.onnx=new.onnx
-
         edgert quantize model.onnx --images photos/ --method minmax --limit 500 --keep 'head*'
-
         edgert quantize model.onnx --images photos/ --task 'detect yolox' --data val.json --metric map50 --max-drop 0.02
-
         edgert quantize pipeline.yaml --target cache --trt 10.3.0 -o model.cache
-
         edgert quantize model.qdq.onnx --target cache -o model.cache
     """
     from edgert.quantization.to_files import QuantizeOptions, quantize as quantize_model
@@ -200,15 +190,10 @@ def evaluate(
     Ctrl-C shows the versions that are done; exit code 130.
 
     Examples:
-
         edgert eval pipeline.yaml --data coco_val.json
-
         edgert eval pipeline.yaml --model parts --metric map50 --max-drop 0.02 --limit 500 --json eval.json
-
         edgert eval pipeline.yaml --precision int8 --images photos/ --set models.parts.task.score=0.1
-
         edgert eval model.onnx --task 'detect yolox' --input 'top_left bgr' --data val.json --against int8.onnx
-
         edgert eval pipeline.yaml --precision int8 --emulate dla --report out/int8.html
     """
     from edgert.quantization.evaluate import EvaluateOptions, evaluate as evaluate_model

@@ -112,13 +112,9 @@ def top(
     --json writes one line for every sample. Exit code 1 where --once gets no answer from an address.
 
     Examples:
-
         edgert top
-
         edgert top http://dock.local:8080 http://gate.local:8080
-
         edgert top --json - --every 1 | jq '.readings.power.value'
-
         edgert top --json - --once | jq '.pipelines[] | {name, fps: .stats.fps}'
     """
     from rich.live import Live

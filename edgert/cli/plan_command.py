@@ -83,21 +83,13 @@ def plan(
     budget.
 
     Examples:
-
         edgert plan pipeline.yaml --board orin-nx-16gb
-
         edgert plan pipeline.yaml --board all --chart --report plan.html
-
         edgert plan pipeline.yaml --board orin-nx-16gb --mode 15W --objective energy
-
         edgert plan pipeline.yaml --board host --profile profile.json
-
         edgert plan pipeline.yaml --board thor-t5000 --trt 10.13 --launch kernels --json plan.json
-
         edgert plan pipeline.yaml --board orin-nx-16gb --set stages.camera.fps=60
-
         edgert plan pipeline.yaml --board orin-nx-16gb --profile from-the-board.edgert
-
         edgert plan pipeline.yaml --cameras 64 --boards orin-nx-16gb,agx-orin-64gb --spare 1
     """
     from edgert.config import load_pipeline

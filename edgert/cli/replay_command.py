@@ -49,13 +49,9 @@ def replay(
     and both records.
 
     Examples:
-
         edgert replay run.mcap --expect
-
         edgert replay run.mcap --from 10:02:14 --for 30s --model parts=new.onnx
-
         edgert replay run.mcap --expect --minimise
-
         edgert replay run.mcap --expect --within 0.01 --json differences.json
     """
     from edgert.recording.recording import open_recording

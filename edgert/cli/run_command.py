@@ -73,17 +73,11 @@ def run(
     them; all see the pipeline, models, videos and outputs by the same paths.
 
     Examples:
-
         edgert run hello
-
         edgert run pipeline.yaml --set stages.camera.source=clip.mp4 --plain --log json
-
         edgert run dock.edgert --quiet --strict --signers allowed_signers
-
         edgert run pipeline.yaml --as orin-nx-16gb --mode 15W --profile profile.json
-
         edgert run pipeline.yaml --duration 20 --trace run.pftrace
-
         edgert run pipeline.yaml --set "stages.camera.source=videos:clips/*.mp4" --jobs 2
     """
     from edgert.bundle.bundle import is_bundle

@@ -45,11 +45,8 @@ def simulate(
     Recorded frames, objects, jitter, measured stages and the temperature of the air are for edgert.simulate in Python.
 
     Examples:
-
         edgert simulate pipeline.yaml --board orin-nx-16gb --mode 15W --duration 60
-
         edgert simulate pipeline.yaml --board orin-nano-8gb --report simulated.html
-
         edgert simulate pipeline.yaml --board host --profile profile.json --set stages.camera.fps=60
     """
     from edgert.planner.simulation import Scenario, simulate as simulate_pipeline

@@ -15,7 +15,6 @@ from edgert.errors import ConfigError, nearest
 # Keys that may change while a pipeline runs, with their values.
 
 _UNITS = {"power": "W", "latency": "s", "memory": "B"}
-"""Units of budgets in a pipeline file."""
 Place = tuple[str, ...]
 """Path of a section, such as ``("models", "parts", "task")`` or ``("budgets",)``; empty for the file itself."""
 

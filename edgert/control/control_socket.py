@@ -23,7 +23,6 @@ from edgert.control.request import VERBS, Request, answer_to, parse_request, ref
 from edgert.errors import DeviceError, EdgertError, StageError, cause
 
 Perform = Callable[[Request, str], Any]
-"""A function that performs a request, given its sender in words for the log, and returns the result."""
 _LOG = logging.getLogger(__name__)
 _WAIT_S, _CLOSING_S = 0.1, 5.0
 _LONGEST_PATH = 107  # sun_path of unix(7), without its NUL

@@ -120,7 +120,6 @@ Format = Literal["triton", "onnx", "trtexec"]
 FORMATS: tuple[Format, ...] = get_args(Format)
 SCRIPT = "build.sh"
 _OPTIONS = {"onnx": ("form", "target"), "triton": ("device", "max_batch"), "trtexec": ()}
-"""Options of each format."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,7 +26,6 @@ USER_FILES = ("inventory.yaml", "targets.yaml")
 PROGRAM = "/opt/edgert/bin/edgert"
 """Program that ``scripts/setup-jetson --system`` installs."""
 _IMAGES = {"tegra234": "jetpack6", "tegra264": "jetpack7"}
-"""Images of ``docker/`` by chip."""
 _MOUNTS = ("/tmp", "/etc/nv_tegra_release", "/etc/nvpmodel.conf", "/var/lib/nvpmodel")  # noqa: S108 - sockets of the camera daemon
 _VARIABLE = re.compile(r"\$\{\w+\}")
 """A variable without a default; no exported file needs its value."""

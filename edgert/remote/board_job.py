@@ -54,7 +54,6 @@ class Content:
     folder: Path
 
     bundle = _File("bundle.edgert")
-    """The bundle, once it is complete."""
     part = _File("bundle.part")
     """The part of it that was received so far."""
     lock = _File("receive.lock")
@@ -76,9 +75,7 @@ class Run:
     events = _File("events.jsonl")
     """Standard output of the compiler: a JSON object per line."""
     log = _File("log.txt")
-    """Standard error of the compiler."""
     output = _File("out.edgert")
-    """The bundle with its engines."""
     addition = _File("addition.zip")
     """The new members, which the workstation does not have."""
     canceled = _File("canceled")

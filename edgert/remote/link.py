@@ -117,7 +117,6 @@ def host_of(address: str) -> str:
 
 
 CHUNK_BYTES = 1 << 18
-"""Size of the chunks in which files are read and sent."""
 
 
 Poll = Callable[[], object]

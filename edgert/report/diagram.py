@@ -19,7 +19,6 @@ _SWEEPS = 8  # alternately down and up; more changed nothing in the networks tha
 _DUMMY = 0.4  # width of a passing line, in boxes
 
 Point = tuple[float, float]
-"""Position across and down, in boxes."""
 
 
 @dataclass(frozen=True, slots=True)

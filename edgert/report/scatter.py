@@ -22,7 +22,6 @@ _SHAPES = {
     "missed": "M-4.5,-4.5L4.5,4.5M-4.5,4.5L4.5,-4.5",
 }
 SIGNS = {"kept": "● kept", "close": "◆ too close to tell", "unknown": "☐ not known", "missed": "✕ missed"}
-"""Meaning of the shapes of dots."""
 
 # Classes of numbers, in the colors ``heat0`` to ``heat4``.
 

@@ -77,7 +77,7 @@ def _of_docstring(docstring: str) -> Iterator[str]:
             block = []
         if line.strip() and not re.match(r"\s*[>|+]", line):
             block.append(line.strip())
-        if line.rstrip().endswith("::"):
+        if line.rstrip().endswith(("::", "Examples:", "Example:")):
             is_code, indent = True, depth
     yield from of_text(" ".join(block))
 
