@@ -100,7 +100,7 @@ def test_explain_rewrites_proves_and_writes(model: Path, tmp_path: Path) -> None
     assert "max-pool, 1 ×" in done.stdout and "both were run" in done.stdout
     report = json.loads((tmp_path / "r.json").read_text())["dla"]["rewritten"]
     assert {change["rule"] for change in report["changes"]} >= {"max-pool"}
-    assert report["proof"]["runs"] == 1 and report["proof"]["error"] <= 1e-5 * max(report["proof"]["largest"], 1)
+    assert report["proof"]["error"] <= 1e-5 * max(report["proof"]["largest"], 1)
     assert report["after"]["summary"]["no"] == 0
     fewer = in_process("inspect", str(model), *arguments, "--skip-rewrite", "max-*", cwd=tmp_path)
     assert fewer.returncode == 0 and "max-pool" not in fewer.stdout.split("Rewritten for the DLA")[1]
