@@ -5,6 +5,7 @@ import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
+from functools import partial
 from typing import TypeVar
 
 _T = TypeVar("_T")
@@ -26,20 +27,22 @@ class Worker(threading.Thread):
     def submit(self, work: Callable[[], _T]) -> "Future[_T]":
         """Queue a function; return the future of its result."""
         future = Future[_T]()
-
-        def job() -> None:
-            if future.set_running_or_notify_cancel():
-                try:
-                    future.set_result(work())
-                except BaseException as error:  # noqa: BLE001 - its future raises it
-                    future.set_exception(error)
-
-        self._jobs.put(job)
+        self._jobs.put(partial(_do, work, future))
         return future
 
     def stop(self) -> None:
         """End the thread after its current job."""
         self._jobs.put(None)
+
+
+def _do(work: Callable[[], _T], future: "Future[_T]") -> None:
+    """Call a function and settle its future."""
+    if future.set_running_or_notify_cancel():
+        try:
+            future.set_result(work())
+        except BaseException as error:  # noqa: BLE001 - its future raises it
+            future.set_exception(error)
+            del work, future  # the error refers to this frame, and would keep itself
 
 
 class OneJobWorker(Worker):

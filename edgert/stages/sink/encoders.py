@@ -232,6 +232,7 @@ class FfmpegEncoder:
         if self._worker is not None:
             self._worker.stop()
             self._worker.join()
+        self._pending.clear()  # errors of images refer to this object
         self._i420.close()
 
     def _units(self, frame: Any) -> list[Unit]:

@@ -22,7 +22,7 @@ PACKET_BYTES = limits.PACKET_BYTES
 """Maximum size of a packet from a broker; acknowledgements are small."""
 
 _LOOKUPS = dict[str, "Future[list[Any]]"]()
-"""The newest look-up of each address. One that hangs is waited for again, so that there are not many."""
+"""Look-ups under way, by address. One that hangs is waited for again, so that there are not many."""
 
 
 class Tls(Section):
@@ -84,13 +84,17 @@ class Server:
         """
         address = f"{self.host}:{port}"
         answer = _LOOKUPS.get(address)
-        if answer is None or answer.done():
+        if answer is None:
             work = partial(socket.getaddrinfo, self.host, port, type=socket.SOCK_STREAM)
             answer = _LOOKUPS[address] = OneJobWorker("edgert:look-up").submit(work)
         try:
             return answer.result(TIMEOUT_S)
         except NotInTime:
             raise OSError(f"the address of {self.host} is not known: no name server answers") from None
+        finally:
+            if answer.done():
+                _LOOKUPS.pop(address, None)
+            del answer  # its error refers to this frame, and would keep itself and the sink
 
     @property
     def scheme(self) -> str:

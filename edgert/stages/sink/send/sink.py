@@ -228,8 +228,11 @@ class SendSink(SimpleStage):
 
     def _wait_for_last(self) -> None:
         last, self._last = self._last, None
-        if last is not None:
-            last.result()
+        try:
+            if last is not None:
+                last.result()
+        finally:
+            del last  # its error refers to this frame, and would keep itself and the sink
 
     def _write_held(self, result: Result) -> None:
         try:

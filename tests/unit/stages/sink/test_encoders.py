@@ -4,6 +4,7 @@ import gc
 import threading
 import weakref
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from fractions import Fraction
 from typing import Any
@@ -127,3 +128,24 @@ def test_video_that_is_watched_while_it_is_made_waits_for_no_thread() -> None:
     assert threads() == []
     assert [len(made.encode(result(index), index * STEP)) for index in range(3)] == [1, 1, 1]
     made.close()
+
+
+def test_an_error_keeps_no_closed_encoder(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = encoder()
+
+    def fails(frame: Any) -> list[Unit]:
+        raise ValueError("no image")
+
+    monkeypatch.setattr(made, "_units", fails)
+    with suppress(ValueError):
+        for index in range(5):
+            made.encode(result(index), index * STEP)
+    made.close()
+    monkeypatch.undo()
+    kept = weakref.ref(made)
+    gc.disable()
+    try:
+        del made
+        assert kept() is None
+    finally:
+        gc.enable()

@@ -1,8 +1,12 @@
 """The sink: what it took is in the spool before it takes more, and what cannot be written is its error."""
 
+import gc
 import json
+import socket
 import threading
+import weakref
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -136,3 +140,43 @@ def test_headers_of_a_webhook_are_ascii_for_any_name() -> None:
     message = Message(1, "x-1", "event", "gate", "run", b"{}")
     headers = WebhookPublisher(Address("http://h/"), "tür", {}, "")._all_headers(message, b"{}", {})
     assert (headers["ce-source"], headers["ce-type"]) == ("/edgert/t%C3%BCr/gate", "edgert.event.run")
+
+
+def test_an_error_keeps_no_closed_sink(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    one, _ = sink(tmp_path)
+    one.open()
+
+    def full(*_: object) -> None:
+        raise StageError("the disk is full")
+
+    assert one._spool is not None
+    monkeypatch.setattr(one._spool, "put", full)
+    one.process(sample(0))
+    with suppress(StageError):
+        one.close()
+    monkeypatch.undo()
+    kept = weakref.ref(one)
+    gc.disable()
+    try:
+        del one
+        assert kept() is None
+    finally:
+        gc.enable()
+
+
+def test_an_unknown_address_keeps_nothing_of_its_caller(monkeypatch: pytest.MonkeyPatch) -> None:
+    def unknown(*_: object, **__: object) -> None:
+        raise socket.gaierror("Name or service not known")
+
+    def look_up() -> weakref.ref[Server]:
+        mine = Server()
+        with suppress(OSError):
+            Address("mqtt://broker.example").look_up(1883)
+        return weakref.ref(mine)
+
+    monkeypatch.setattr(socket, "getaddrinfo", unknown)
+    gc.disable()
+    try:
+        assert look_up()() is None
+    finally:
+        gc.enable()
