@@ -77,7 +77,7 @@ class HttpSink(LivePage):
         self.images.close()
         if self._server is not None:
             self._server.stop()
-            self.stop_workers()
+        self.stop_workers()
         if self.whep is not None:
             self.whep.close()
         self._server = None

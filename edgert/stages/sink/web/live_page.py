@@ -89,7 +89,8 @@ class LivePage:
         """End the threads; wait at most 0.1 s for the one that encodes."""
         for worker in (self._answerer, self._changer, self._encoder):
             worker.stop()
-        self._encoder.join(_JOIN_S)
+        if self._encoder.is_alive():
+            self._encoder.join(_JOIN_S)
 
     async def answer(self, exchange: Exchange, request: Request) -> Response | None:
         """Return the answer to a request; None if it was sent already."""
@@ -296,7 +297,7 @@ def _page() -> Response:
 
     def inlined(tag: str, name: str) -> str:
         data = folder.joinpath(name).read_bytes()
-        # A hash sink of Content Security Policy Level 3.
+        # A hash source of Content Security Policy Level 3.
         hashes[tag] += f" 'sha256-{base64.b64encode(hashlib.sha256(data).digest()).decode()}'"
         return f"<{tag}>{data.decode()}</{tag}>"
 
