@@ -279,6 +279,8 @@ def values(schema: dict[str, Any]) -> str:
         return f"`{', '.join(str(one) for one in schema['enum'] if one is not None)}`"
     if "const" in schema:
         return "off" if schema["const"] is False else str(schema["const"])
+    if "examples" in schema:
+        return f"like `{schema['examples'][0]}`"
     options = [option for option in schema.get("anyOf", ()) if option.get("type") != "null"]
     if options:
         return " or ".join(dict.fromkeys(filter(None, map(values, options))))
@@ -288,9 +290,8 @@ def values(schema: dict[str, Any]) -> str:
         return "list"
     if "$ref" in schema or schema.get("type") == "object":
         return "mapping"
-    example = schema.get("examples", [""])[0]
     kind = {"integer": "whole number", "boolean": "`true, false`", "string": schema.get("format", "text")}
-    return f"like `{example}`" if example else kind.get(schema.get("type", ""), schema.get("type", ""))
+    return kind.get(schema.get("type", ""), schema.get("type", ""))
 
 
 def plain(value: object, schema: dict[str, Any]) -> str:

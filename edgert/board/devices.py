@@ -52,14 +52,10 @@ CSI_INSTEAD = 'a USB or network camera, or the element of the camera\'s maker: s
 
 
 def why_no_csi(soc: str, l4t: str = "") -> str:
-    """Return why ``csi:
-
-    `` cannot open a camera on a chip; empty where Argus supports its cameras.
+    """Return why ``csi://`` cannot open a camera on a chip; empty where Argus supports its cameras.
 
     For a Thor, the r38.2 guide lists only SIPL over Ethernet, and the r39.2 guide also Argus for existing drivers:
-    https:
-
-    docs.nvidia.com/jetson/archives/r39.2/DeveloperGuide/SD/CameraDevelopment/CameraDevelopmentSupportMatrix.html
+    https://docs.nvidia.com/jetson/archives/r39.2/DeveloperGuide/SD/CameraDevelopment/CameraDevelopmentSupportMatrix.html
     """
     if soc != THOR:
         return ""

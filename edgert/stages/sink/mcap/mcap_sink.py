@@ -52,7 +52,11 @@ class KeepRecordings(kinds.Keep):
     """Retention limits of recordings. With ``last``, only the seconds around a moment are recorded."""
 
     last: Seconds | None = Field(
-        default=None, ge=1, le=3600, description="record only so much before an event, a failure or the end of the run"
+        default=None,
+        ge=1,
+        le=3600,
+        examples=["30s"],
+        description="record only so much before an event, a failure or the end of the run",
     )
     after: Seconds = Field(default=5.0, ge=0, le=60, description="recorded after an event or a failure; default: 5s")
     rules: Names = Field(default=(), description="rules whose events count; default: all")
