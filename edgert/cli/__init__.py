@@ -77,7 +77,7 @@ _VERBS: tuple[tuple[Callable[..., None], str], ...] = (
 _NAMES = {import_model: "import", evaluate: "eval"}  # words that Python keeps for itself
 for verb, line in _VERBS:
     context = {"ignore_unknown_options": verb is ctl}  # whose verbs have options
-    text = getdoc(verb).replace("\n    ", "\n\n    ")  # type: ignore[union-attr]  # an empty line ends an example
+    text = (getdoc(verb) or "").replace("\n    ", "\n\n    ")  # an empty line ends an example
     app.command(_NAMES.get(verb), cls=Verb, help=text, short_help=line, context_settings=context)(verb)
 app.command(hidden=True, cls=Verb)(job)
 

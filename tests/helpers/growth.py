@@ -6,6 +6,7 @@ import ctypes
 import gc
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -86,3 +87,9 @@ def growth(step: Callable[[int], None], settle: int, count: int) -> tuple[Holds,
             time.sleep(0.05)
             after = Holds.now()
     return before, after, after.rss_bytes - half.rss_bytes
+
+
+def is_freed(make: Callable[[], object]) -> bool:
+    """Whether what a function returns is freed at once, without the garbage collector."""
+    with no_collector():
+        return weakref.ref(make())() is None

@@ -1,10 +1,8 @@
 """The sink: what it took is in the spool before it takes more, and what cannot be written is its error."""
 
-import gc
 import json
 import socket
 import threading
-import weakref
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -24,6 +22,7 @@ from edgert.stages.sink.send.spool import Message, Spool
 from edgert.stages.sink.send.webhook import WebhookPublisher
 from edgert.stages.source.api import ApiSource
 from edgert.testing import sample
+from tests.helpers.growth import is_freed
 from tests.helpers.stages import Numbers
 
 PATIENCE_S = 30.0
@@ -142,41 +141,32 @@ def test_headers_of_a_webhook_are_ascii_for_any_name() -> None:
     assert (headers["ce-source"], headers["ce-type"]) == ("/edgert/t%C3%BCr/gate", "edgert.event.run")
 
 
-def test_an_error_keeps_no_closed_sink(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    one, _ = sink(tmp_path)
-    one.open()
-
+def test_an_error_keeps_no_closed_sink(tmp_path: Path) -> None:
     def full(*_: object) -> None:
         raise StageError("the disk is full")
 
-    assert one._spool is not None
-    monkeypatch.setattr(one._spool, "put", full)
-    one.process(sample(0))
-    with suppress(StageError):
-        one.close()
-    monkeypatch.undo()
-    kept = weakref.ref(one)
-    gc.disable()
-    try:
-        del one
-        assert kept() is None
-    finally:
-        gc.enable()
+    def closed() -> SendSink:
+        one, _ = sink(tmp_path)
+        one.open()
+        assert one._spool is not None
+        one._spool.put = full  # type: ignore[assignment, method-assign]
+        one.process(sample(0))
+        with suppress(StageError):
+            one.close()
+        return one
+
+    assert is_freed(closed)
 
 
 def test_an_unknown_address_keeps_nothing_of_its_caller(monkeypatch: pytest.MonkeyPatch) -> None:
     def unknown(*_: object, **__: object) -> None:
         raise socket.gaierror("Name or service not known")
 
-    def look_up() -> weakref.ref[Server]:
+    def caller() -> Server:
         mine = Server()
         with suppress(OSError):
             Address("mqtt://broker.example").look_up(1883)
-        return weakref.ref(mine)
+        return mine
 
     monkeypatch.setattr(socket, "getaddrinfo", unknown)
-    gc.disable()
-    try:
-        assert look_up()() is None
-    finally:
-        gc.enable()
+    assert is_freed(caller)
