@@ -42,8 +42,9 @@ def load_board(path: Path) -> Board:
     try:
         document = read_document(path, env={}, has_overlay=False)
     except ConfigError as error:
-        fix = f"edgert boards {_EXAMPLE} --yaml prints one to start from"
-        why = ": ".join(filter(None, (error.what, error.why)))
+        why = ": ".join(filter(None, (error.what, error.why))).replace("a pipeline file", "a board file")
+        has_line = error.where and not error.where.endswith(":1")  # otherwise its fix is a pipeline file
+        fix = error.fix if has_line else f"edgert boards {_EXAMPLE} --yaml prints one to start from"
         raise ConfigError(f"cannot read board file {path}", why=why, where=error.where, fix=fix) from error
     try:
         board = Board.model_validate(document.data)

@@ -147,6 +147,7 @@ def test_a_key_that_stands_twice_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError) as caught:
         load_board(path)
     assert "'bus_bits' is written twice" in caught.value.why and caught.value.where.startswith(f"{path}:")
+    assert "remove one" in caught.value.fix
 
 
 def test_a_board_without_dla_has_no_generation(tmp_path: Path) -> None:
