@@ -117,6 +117,7 @@ class EngineOptions:
     """Options for compiling an engine.
 
     Attributes:
+        threads: CPU threads that the engine may use; None leaves them to the backend.
         profiles: named input shapes, needed if the model's shapes are dynamic. The first is the default.
         spans: all shapes that one profile allows, by input, for backends whose engines support it (TensorRT). Other
             backends, and every session, have the shapes of ``profiles``. Empty: only those.

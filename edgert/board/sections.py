@@ -265,7 +265,8 @@ class DefaultMode(Sourced):
 class Board(Part):
     """Jetson module, or a user's own board; immutable.
 
-    Its ``name`` is the value of ``board:`` and ``--board``, and the name of its file.
+    Its ``name`` is the value of ``board:`` and ``--board``, and the name of its file. Sections that are None or empty
+    are unknown; without ``match``, no system is recognized as this board.
     """
 
     name: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9._-]*$")]

@@ -39,7 +39,7 @@ class CheckedDecoder(Decoder, Protocol):
     """Decoder that can check before the first image whether it fits a model."""
 
     def check(self, shapes: Shapes, network: Size) -> None:
-        """Check the outputs' shapes before the first image.
+        """Check shapes, without the batch dimension, before the first image. ``network`` is (width, height).
 
         Raises:
             ModelError: this decoder cannot read the outputs.

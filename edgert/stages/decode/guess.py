@@ -133,7 +133,8 @@ def guess(
 ) -> list[Guess]:
     """Return the decoders that can read such outputs, the likeliest first; empty if none can.
 
-    ``input_shape`` has no batch dimension; dynamic dimensions are None.
+    Shapes have no batch dimension; dynamic dimensions are None. ``input_shape`` is (C, H, W) or (H, W, C). Names and
+    types may be empty. ``is_batched`` is whether the first output has a batch dimension in the model.
 
     Raises ConfigError: a decoder of an installed package cannot be loaded.
     """
