@@ -101,10 +101,11 @@ class ControlSocket:
             return
         self.path.unlink(missing_ok=True)  # while the socket is still answered, so no other run uses the path
         until_s = time.monotonic() + _CLOSING_S
-        for thread, own in [*self._threads.items()]:
-            with suppress(OSError):
-                own.shutdown(socket.SHUT_RD)  # ends its wait, for a client or for a request
-            thread.join(max(until_s - time.monotonic(), 0.0))
+        while self._threads and time.monotonic() < until_s:  # again for a client that was accepted meanwhile
+            for thread, own in [*self._threads.items()]:
+                with suppress(OSError):
+                    own.shutdown(socket.SHUT_RD)  # ends its wait, for a client or for a request
+                thread.join(max(until_s - time.monotonic(), 0.0))
         server.close()
         self.path = None
 

@@ -331,3 +331,24 @@ def test_the_options_of_a_verb_are_parsed_in_one_place(monkeypatch: pytest.Monke
     ):
         with pytest.raises(ConfigError, match=words):
             Request.of("swap", tokens)
+
+
+def test_a_client_that_is_accepted_while_it_closes_is_left_too() -> None:
+    made, joining = ControlSocket("belt", echo), threading.Event()
+    path, start = made.open(), made._start
+    (server,) = made._threads
+    join = server.join
+
+    def start_late(name: str, work: Any, own: socket.socket) -> None:
+        assert joining.wait(10)
+        start(name, work, own)
+
+    def join_server(timeout: float | None = None) -> None:
+        joining.set()
+        join(timeout)
+
+    made._start, server.join = start_late, join_server  # type: ignore[method-assign]
+    with socket.socket(socket.AF_UNIX) as own:
+        own.connect(str(path))
+        made.close()
+    assert not made._threads
