@@ -65,6 +65,8 @@ _SIGNS = frozenset("*&!@`%|>")
 def to_yaml(data: object) -> str:
     """Return plain data as YAML, in the same order."""
     text: str = yaml.safe_dump(data, sort_keys=False, allow_unicode=True, width=120)
+    if "\x85" in text:  # PyYAML writes it as a line break, which is read as a space
+        return str(yaml.safe_dump(data, sort_keys=False, width=120))
     return text
 
 

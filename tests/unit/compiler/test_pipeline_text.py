@@ -14,7 +14,7 @@ from edgert.errors import ConfigError
 
 HOST, JETSON = BuildTarget(None), BuildTarget(board("orin-nx-16gb"), "orin-nx-16gb")
 TEXT = """\
-name: "dock: yes 🦆 \\x85 \\u2028"
+name: "dock: yes 🦆\\x85b"
 board: orin-nx-16gb
 models:
   parts:
@@ -28,7 +28,7 @@ models:
 stages:
   cam: {source: "rtsp://user:${PASSWORD}@10.0.0.1/live", size: 1280x720}
   find: {infer: parts, from: [cam]}
-  own: {python: "mine:Own", from: find, args: {}}
+  own: {python: "mine:Own", from: find, args: {text: "a\\u2028b"}}
   out: {sink: jsonl, from: own, path: out/dock.jsonl}
 """
 
