@@ -20,6 +20,7 @@ from edgert.runtime.records import Result
 from edgert.stages.sink.web import live_page
 from edgert.stages.sink.web.http_sink import HttpSink
 from tests.helpers.frames import detections, frame_of, result_of
+from tests.helpers.growth import is_freed
 from tests.helpers.http_request import answer_of
 from tests.helpers.written import opened
 
@@ -97,6 +98,20 @@ def test_metrics_are_prometheus_text(sink: HttpSink) -> None:
     status, headers, body = ask(sink, "/metrics", accept="application/openmetrics-text;version=1.0.0,text/plain;q=0.5")
     assert headers["Content-Type"].startswith("application/openmetrics-text; version=1.0.0")
     assert b"\n# TYPE edgert_finished_frames counter\n" in body and body.endswith(b"\n# EOF\n")
+
+
+def test_a_page_closed_during_a_stream_is_freed_at_once() -> None:
+    def closed() -> HttpSink:
+        sink = HttpSink("page", "127.0.0.1", 0, lambda: STATS)
+        sink.open()
+        viewer = Viewer(sink)
+        sink.process(shown())
+        viewer.image()
+        sink.close()
+        viewer.close()
+        return sink
+
+    assert is_freed(closed)
 
 
 def test_a_snapshot_is_the_newest_image(sink: HttpSink, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -87,8 +87,8 @@ class TcpServer(Generic[_T]):
             self._socket.close()
             for client in self._silent:
                 client.abort()
-            for task in tuple(self._tasks):
-                task.cancel()
+            while self._tasks:  # none is kept: the traceback of a canceled one leads here
+                self._tasks.pop().cancel()
 
     async def _free_descriptor(self) -> bool:
         """Abort a client of the earliest phase that has any; return whether there was one."""
@@ -157,6 +157,7 @@ class LoopThread:
             if tasks:
                 self.loop.run_until_complete(asyncio.wait(tasks))
             self.loop.close()
+            tasks.clear()  # a canceled task's traceback leads here: a cycle, which would keep the server
 
 
 async def wait_for_ever() -> None:
