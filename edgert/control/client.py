@@ -7,6 +7,7 @@ import socket
 import ssl
 import struct
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from http import HTTPStatus
 from http.client import HTTPException, RemoteDisconnected
@@ -207,7 +208,8 @@ def _answer_limit(request: Request) -> int:
 
 def _exchange(own: socket.socket, request: Request, timeout_s: float, most_bytes: int = limits.STATE_BYTES) -> bytes:
     own.settimeout(timeout_s)
-    own.sendall(request.line())
+    with suppress(BrokenPipeError):  # a run that refuses every request answers and closes before it has read one
+        own.sendall(request.line())
     text = bytearray()
     while not text.endswith(b"\n") and len(text) <= most_bytes and (more := own.recv(1 << 16)):
         text += more

@@ -217,6 +217,14 @@ def test_another_user_is_refused_by_either_side(path: Path, monkeypatch: pytest.
         send_request(path, SHOW)
 
 
+def test_an_answer_that_comes_before_the_request_was_sent_is_read() -> None:
+    own, run = socket.socketpair()
+    with own:
+        run.sendall(b"{}\n")
+        run.close()
+        assert client._exchange(own, SHOW, 5.0) == b"{}\n"
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another user")
 def test_another_user_cannot_reach_the_socket(path: Path) -> None:
     code = f"import os, socket; os.setuid(65534); socket.socket(socket.AF_UNIX).connect({str(path)!r})"
