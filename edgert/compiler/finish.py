@@ -336,7 +336,7 @@ def compiled_engines(bundle: Bundle) -> tuple[EngineReport, ...]:
             number=number,
             weight=engine.weight,
             facts=entry.facts,
-            library=(record := read_record(bundle.read(engine.record), str(bundle.path)))["result"]["library"],
+            library=record["result"]["library"],
             compile_s=record["result"]["seconds"],
             attempts=record["attempts"],
             size_bytes=sum(bundle.manifest.members[one.plan].size_bytes for one in (engine, *engine.others)),
@@ -345,4 +345,5 @@ def compiled_engines(bundle: Bundle) -> tuple[EngineReport, ...]:
         for target, entry in bundle.manifest.compiled.items()
         for model, engines in entry.engines.items()
         for number, engine in enumerate(engines)
+        for record in [read_record(bundle.read(engine.record), str(bundle.path))]
     )

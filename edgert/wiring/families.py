@@ -52,4 +52,4 @@ _TABLE = LOADER(shipped("configs/families.yaml").read_text("utf-8")).get_single_
 _ROWS = TypeAdapter(tuple[Family, ...])
 FAMILIES = _ROWS.validate_python(_TABLE["families"])
 PLACEMENT_FAMILIES = _ROWS.validate_python(_TABLE["placement"])
-"""Kinds of models whose images are usually placed in one way, whoever published them."""
+"""Kinds of models whose images are usually placed in one way, by all publishers."""

@@ -213,7 +213,7 @@ class SubmittedBatches(Submitted):
 
 
 class OneThread(ABC):
-    """A pipeline that is called, with a lent buffer for each batch, by the thread that measures."""
+    """A pipeline that is called, by the thread that measures, with a buffer for each batch."""
 
     def __init__(self, subject: Subject, pixels: Sequence[Any]) -> None:
         self.rows = subject.rows
@@ -231,7 +231,7 @@ class OneThread(ABC):
 
 
 class Mapped(OneThread):
-    """The measuring thread iterates over ``pipeline.map``, with a lent buffer for each batch."""
+    """The measuring thread iterates over ``pipeline.map``, with a buffer for each batch."""
 
     def saturated(self, seconds: float) -> Busy:
         self._go(WARM_S)
@@ -375,7 +375,7 @@ class Nv12Source:
 
 
 class Sourced(Public):
-    """A pipeline over sources behind a gate of their own; ``keys`` stand beside ``source:``."""
+    """A pipeline over sources behind a gate of their own; ``keys`` are further keys of each source."""
 
     def __init__(self, subject: Subject, keys: Mapping[str, str]) -> None:
         self.gate, name = Gate(), f"gate{len(GATES)}"

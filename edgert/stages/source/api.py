@@ -59,8 +59,7 @@ class ApiSource:
         self._where, self._counter, self._clock = f"stages.{name}", counter, clock
         self._capacity = config.queue or DEFAULT_QUEUE
         self._waiting: deque[Image] = deque()
-        self._lock = threading.RLock()  # of _changed, which takes it more slowly
-        self._changed = threading.Condition(self._lock)
+        self._changed = threading.Condition()
         self._is_finished = self._is_over = self._is_closed = False
         self._first_ns: int | None = None
         self._submitted = 0
@@ -323,7 +322,7 @@ class ApiSource:
         return self._count_submitted(count)
 
     def _count_submitted(self, count: int) -> int:
-        with self._lock:
+        with self._changed:
             self._submitted += count
             return self._submitted - count
 

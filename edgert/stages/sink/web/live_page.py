@@ -73,15 +73,18 @@ class LivePage:
     ) -> None:
         self.stats, self.access, self.whep, self.swap_page, self.control = stats, access, video, swap_page, control
         self.images, self.clips = LiveImages(), ClipIndex(clips) if clips is not None else None
+        self._viewers = FairGroup[Connection](affordable_limit(limits.PAGE_VIEWERS))
+        self._reset()
+
+    def _reset(self) -> None:
+        """Make threads, which are not started, and forget the events and answers of an earlier opening."""
         self._encoder, self._answerer, self._changer = map(Worker, _THREADS)
         self.events = EventLog(self.images, self._encoder.submit)
-        self._viewers = FairGroup[Connection](affordable_limit(limits.PAGE_VIEWERS))
         self._shared, self._changes = dict[str, tuple[float, "asyncio.Task[Response]"]](), 0
 
     def start_workers(self) -> None:
         """Start the threads that encode images and make answers."""
-        self._encoder, self._answerer, self._changer = map(Worker, _THREADS)
-        self.events = EventLog(self.images, self._encoder.submit)
+        self._reset()
         self._encoder.start()
         self._answerer.start()
 
