@@ -4,10 +4,11 @@ A start is a process of ten lines that imports edgert, opens a pipeline, submits
 result. The first run, into an empty cache, is ``cold_s``, beside the median of the others; ``open_s`` is the pipeline's
 constructor, ``import_s`` everything before.
 
-The rest is of ResNet-50 at 224 × 224 in FP16 with random weights; 1080p NV12 frames in lent buffers that were filled
-before, as a camera fills them. Frames that are submitted one by one into batches of eight are compared with buffers
-of eight frames, in turns. At 30 frames a second, the processor's time of the whole process counts. Openings are of
-one pipeline after the other in one process, each called three times.
+The rest is of networks in FP16 with random weights, and 1080p NV12 frames in lent buffers that were filled before, as
+a camera fills them. Frames that are submitted one by one into batches of eight are compared with buffers of eight
+frames, in turns: this costs Python's time for each frame, which hides behind a network that takes the GPU longer. What
+follows is of ResNet-50 at 224 × 224. At 30 frames a second, the processor's time of the whole process counts. Openings
+are of one pipeline after the other in one process, each called three times.
 
 What a frame and an opening cost without edgert is beside it, by TensorRT-RTX called by hand: batches of eight copies
 and of one; a loop that sleeps, brings a frame to the GPU, replays one CUDA graph and looks for its end; an engine
@@ -28,7 +29,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -127,7 +127,8 @@ def batches(subject: Subject) -> Iterator[Figure]:
     one, many = (statistics.median(each) for each in zip(*found, strict=True))
     ratio = statistics.median(a / b for a, b in found)
     detail = {"one by one, frames/s": one, "buffers of eight, frames/s": many, "least": min(a / b for a, b in found)}
-    yield Figure(f"{subject.engine}: one by one / buffers of eight", ratio, "x", 0.9, "higher", ROUNDS, detail)
+    title = f"{subject.task.name} {subject.engine}: one by one / buffers of eight"
+    yield Figure(title, ratio, "x", 0.9, "higher", ROUNDS, detail)
 
 
 def bare_batches(entry: Entry) -> Iterator[Figure]:
@@ -142,7 +143,8 @@ def bare_batches(entry: Entry) -> Iterator[Figure]:
     one, many = (statistics.median(each) for each in zip(*found, strict=True))
     ratio = statistics.median(a / b for a, b in found)
     detail = {"a copy each, frames/s": one, "a copy of eight, frames/s": many}
-    yield Figure("rtx by hand: a copy each / a copy of eight", ratio, "x", None, "higher", ROUNDS, detail)
+    title = f"{entry.task.name} rtx by hand: a copy each / a copy of eight"
+    yield Figure(title, ratio, "x", None, "higher", ROUNDS, detail)
 
 
 def processor_us(work: Callable[[], object]) -> float:
@@ -246,7 +248,9 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--only", nargs="+", choices=("start", "batches", "pace", "openings"), default=["start", "batches", "pace"]
     )
-    parser.add_argument("--networks", nargs="+", choices=tuple(TASKS), default=list(TASKS), help="of starts")
+    parser.add_argument(
+        "--networks", nargs="+", choices=tuple(TASKS), default=list(TASKS), help="of starts and batches"
+    )
     parser.add_argument("--batches", nargs="+", type=int, default=[1, 8], help="of starts")
     parser.add_argument("--runs", type=int, default=5, help="of starts")
     parser.add_argument("--openings", type=int, default=200)
@@ -264,19 +268,23 @@ def measure(options: argparse.Namespace) -> Iterator[Figure]:
             yield from starts(options, folder, Path(temporary))
         if not {"batches", "pace", "openings"}.intersection(options.only):
             return
-        entry = Entry("resnet50", folder, scenes(4))
-        for engine in options.engines:
-            made = partial(Subject, entry.task, entry.model, ENGINES[engine])
-            if "batches" in options.only:
-                yield from batches(made(BATCH, Path(temporary)))
+        if "batches" in options.only:
+            for name, engine in itertools.product(options.networks, options.engines):
+                entry = Entry(name, folder, scenes(4))
+                yield from batches(Subject(entry.task, entry.model, ENGINES[engine], BATCH, Path(temporary)))
                 if engine == "rtx":
                     yield from bare_batches(entry)
+        if not {"pace", "openings"}.intersection(options.only):
+            return
+        entry = Entry("resnet50", folder, scenes(4))
+        for engine in options.engines:
+            subject = Subject(entry.task, entry.model, ENGINES[engine], 1, Path(temporary))
             if "pace" in options.only:
-                yield from pace(made(1, Path(temporary)))
+                yield from pace(subject)
                 if engine == "rtx":
                     yield from bare_pace(entry)
             if "openings" in options.only:
-                yield from openings(made(1, Path(temporary)), entry, options.openings)
+                yield from openings(subject, entry, options.openings)
 
 
 def starts(options: argparse.Namespace, folder: Path, temporary: Path) -> Iterator[Figure]:
