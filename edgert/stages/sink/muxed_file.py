@@ -5,7 +5,9 @@ from collections.abc import Callable
 from typing import Any
 
 from edgert.errors import EdgertError, StageError
+from edgert.stages.sink.encoders import set_color
 from edgert.stages.sink.output_file import Files, OutputFile, cannot_write
+from edgert.stages.source.packets import Format, Sample
 
 _BOX_HEADER_BYTES = 8
 _LARGE_HEADER_BYTES = 16
@@ -95,8 +97,19 @@ _MKV = {"cluster_time_limit": "500", "flush_packets": "1"}
 _MAX_INDEXED = 1 << 20  # frames of a file that rotates, whose index takes 75 MiB
 
 
+_INDEX_BYTES = 64  # maximum for a packet: in its fragment, and in the index at the end
+
+
 class MuxedFile:
-    """The next file of a stream, open, with its muxer. It writes nothing after an error.
+    """The next file of a stream's packets, open, with its muxer. It writes nothing after an error.
+
+    Times count from the file's first packet, which is a key frame.
+
+    Attributes:
+        count: number of packets in it.
+        format: format of its packets; None before the first.
+        last: last packet in it; None before the first.
+        has_failed: whether it could not be written.
 
     Raises:
         StageError: the file cannot be written.
@@ -106,7 +119,12 @@ class MuxedFile:
         import av
 
         self._av: Any = av
-        self._where, self.count, self._failed = where, 0, False
+        self._where, self.count, self.has_failed = where, 0, False
+        self.format: Format | None = None
+        self.last: Sample | None = None
+        self._stream: Any = None
+        self._zero = self._nbytes = 0
+        self._last_dts, self._shown = -1, (0, 0)  # first and last presentation time
         self._container_format = FORMATS[files.pattern.suffix.lower()]
         self.output = files.begin(stream)
         self._files, self._path = files, self.output.path
@@ -115,45 +133,73 @@ class MuxedFile:
         options = _MKV if self._container_format == "matroska" else _ENDLESS_MP4 if is_endless else _MP4
         self._container = self._av.open(self._file, "w", format=self._container_format, options=dict(options))
 
-    def is_due(self, more_bytes: int = 0) -> bool:
-        """Return whether the next file begins before ``more_bytes`` more, by the rules or to bound memory."""
-        rotates = self._files.rules.rotates
-        return self._files.is_due(self.output, more_bytes) or (rotates and self.count >= _MAX_INDEXED)
+    @property
+    def length_ns(self) -> int:
+        """Playing time in nanoseconds."""
+        begin, end = self._shown
+        return 0 if self.format is None else int((end - begin) * 10**9 * self.format.time_base)
+
+    def is_full(self, more_bytes: int = 0) -> bool:
+        """Return whether the next file begins before ``more_bytes`` more, by the rules or to bound memory.
+
+        What is inside the muxer counts, too.
+        """
+        rules = self._files.rules
+        is_large = rules.rotate_bytes and self._nbytes + _INDEX_BYTES * self.count + more_bytes > rules.rotate_bytes
+        return bool(is_large or (rules.rotates and self.count >= _MAX_INDEXED) or self._files.is_due(self.output))
+
+    def add(self, sample: Sample) -> None:
+        """Write a packet. Raises StageError for a failed write, or where the container does not support the codec."""
+        try:
+            if self.last is None:
+                self._begin(sample)
+            self._shown = min(self._shown[0], sample.pts), max(self._shown[1], sample.pts + sample.duration)
+            packet = self._av.Packet(sample.data)  # the same bytes, with times of its own
+            packet.dts = max(sample.dts - self._zero, self._last_dts + 1)  # muxers refuse two packets of one time
+            packet.pts = max(sample.pts - self._zero, packet.dts)
+            packet.duration, packet.is_keyframe = sample.duration, sample.is_key
+            packet.time_base, packet.stream = sample.format.time_base, self._stream
+            self._last_dts, self.last = packet.dts, sample
+            self.count += 1
+            self._nbytes += sample.nbytes
+            self._container.mux(packet)
+        except (ValueError, self._av.FFmpegError) as error:
+            self.has_failed = True
+            raise self._failure(error) from error
+        self._check()
 
     def close(self) -> EdgertError | None:
         """Finish the file; return its first error, unless the file has failed before."""
-        had_failed = self._failed
-        failures = [failure for step in self._last_steps() if (failure := self._attempt(step)) is not None]
+        had_failed = self.has_failed
+        failure: EdgertError | None = None
+        try:
+            self._container.close()
+        except self._av.FFmpegError as error:
+            failure = self._failure(error)
+        try:
+            self._check()
+        except EdgertError as error:
+            failure = failure or error
         if self._file.error is not None and self._container_format != "matroska":
             self._file.cut_to_whole_fragments()
         self._files.finish(self.output, may_be_empty=False)
-        return failures[0] if failures and not had_failed else None
+        return None if had_failed else failure
 
-    def _last_steps(self) -> list[Callable[[], None]]:
-        """Return the final steps, all of which run, even after an error."""
-        return [self._container.close, self._check]
-
-    def _add_stream(self, template: Any) -> Any:
-        """Add a stream to the container, with the parameters of another stream; return it."""
-        stream = self._container.add_stream_from_template(template, opaque=True)
+    def _begin(self, sample: Sample) -> None:
+        """Add a stream with the parameters of a packet to the container."""
+        self.format, self._zero, self._shown = sample.format, sample.dts, (sample.pts, sample.pts)
+        stream = self._stream = self._container.add_stream_from_template(sample.format.stream, opaque=True)
         if stream.codec_context.name == "hevc" and self._container_format != "matroska":
             stream.codec_context.codec_tag = "hvc1"  # Apple's players require it
-        return stream
-
-    def _attempt(self, step: Callable[[], None]) -> EdgertError | None:
-        try:
-            step()
-        except EdgertError as error:
-            return error
-        except self._av.FFmpegError as error:
-            return self._failure(error)
-        return None
+        stream.time_base = sample.format.time_base
+        if sample.format.color is not None:
+            set_color(stream.codec_context, sample.format.color)
 
     def _check(self) -> None:
         """Raise the error of a failed write, once."""
         error = self._file.error
-        if error is not None and not self._failed:
-            self._failed = True
+        if error is not None and not self.has_failed:
+            self.has_failed = True
             raise cannot_write(self._path, error, self._where, kept="what was written so far plays") from error
 
     def _failure(self, error: Exception) -> StageError:

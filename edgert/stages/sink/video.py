@@ -1,25 +1,22 @@
 """Sink that writes video files: for each stream one after another, each with its own encoder."""
 
-import io
-from collections import Counter
-from collections.abc import Callable
+from collections.abc import Iterable
 from fractions import Fraction
 from pathlib import Path
-from typing import Any
 
-from edgert.errors import DeviceError, StageError
+from edgert.errors import EdgertError, StageError
 from edgert.runtime.records import Result
 from edgert.stages.sink import encoders
+from edgert.stages.sink.encoded_video import EncodedVideos
 from edgert.stages.sink.encoder_choice import EncodeMode, EncoderChoice
 from edgert.stages.sink.muxed_file import FORMATS, MuxedFile
 from edgert.stages.sink.output_file import DISK, Files
 from edgert.stages.sink.retention import REPLACED, Rules, has_field
-
-_FEW_FRAMES, _MOST_CHANGES = 30, 10
+from edgert.stages.source.packets import Sample
 
 
 class VideoSink:
-    """Sink that writes video files. Folders are created; a file is created with its first frame.
+    """Sink that writes video files. Folders are created; a file is created with its first packet.
 
     Frames are shown at their ``media_ns``, so video of a variable rate, or with dropped frames, plays at the right
     speed. Video has even sizes: an odd last row or column is left out. A file stays playable when the process is
@@ -45,13 +42,12 @@ class VideoSink:
         encode: EncodeMode = "auto",
         rules: Rules = REPLACED,
     ) -> None:
-        self._quality, self._codec = quality, codec
-        self._rate = Fraction(fps).limit_denominator(1001) if fps else None
         self._where = f"stages.{name}"
         self._all = Files(path, rules, self._where)
-        self._files: dict[str, VideoFile] = {}
-        self._changes = Counter[str]()
+        self._files: dict[str, MuxedFile] = {}
         self._encoders = EncoderChoice(self._where, codec, encode)
+        rate = Fraction(fps).limit_denominator(1001) if fps else None
+        self._videos = EncodedVideos(self._encoders, quality, rate)
         if path.suffix.lower() not in FORMATS:
             raise StageError(f"cannot write {path.name}", where=self._where, fix=f"end it in {' or '.join(FORMATS)}")
 
@@ -73,141 +69,54 @@ class VideoSink:
         Raises StageError where the disk is full, the size changes again and again, or streams share one file. Raises
         DeviceError where the encoder fails; later streams use the next one.
         """
-        stream = result.frame.stream
-        if self._files and stream not in self._files and not has_field(self._all.pattern, "stream"):
+        stream, begun = result.frame.stream, self._videos.streams
+        if begun and stream not in begun and not has_field(self._all.pattern, "stream"):
             raise StageError(
                 f"{self._all.pattern} would hold two streams",
-                why=f"{next(iter(self._files))} and {stream} arrive at one sink",
+                why=f"{next(iter(begun))} and {stream} arrive at one sink",
                 where=self._where,
                 fix="put {stream} into path, or give each stream a sink of its own",
             )
         self._all.remove_old()
         file = self._files.get(stream)
-        if file is not None and ((change := file.change_to(result)) or file.is_due()):
-            if change:
-                self._check_change(stream, file, change)
-            del self._files[stream]
-            if (failure := file.close()) is not None:
-                raise failure
-            file = None
-        file = file or self._begin_file(stream, result)
-        try:
-            file.add(result)
-            if file.output.is_dirty:
-                DISK.sync_soon()
-        except DeviceError as error:
-            self._encoders.refuse(file.encoder.kind, f"{error.what}: {error.why}")
-            raise
+        if file is not None and file.is_full() and (failure := self._end(stream)) is not None:
+            raise failure
+        self._write(stream, self._videos.encode(result))
 
     def close(self) -> None:
         """Finish every file, also when one of them fails. Raises the first error."""
-        failures = [failure for file in self._files.values() if (failure := file.close()) is not None]
-        self._files.clear()
+        streams = {**self._files, **self._videos.streams}
+        failures = [failure for stream in streams if (failure := self._end(stream)) is not None]
         self._all.close()
         if failures:
             raise failures[0]
 
-    def _begin_file(self, stream: str, result: Result) -> "VideoFile":
-        format = encoders.video_format(result, self._codec, self._quality, self._rate)
-        encoder = self._encoders.open(result, format)
-        self._files[stream] = VideoFile(self._all, stream, encoder, format, self._where)
-        return self._files[stream]
+    def _write(self, stream: str, samples: Iterable[Sample]) -> None:
+        """Write packets; begin another file where another video begins."""
+        for sample in samples:
+            file = self._files.get(stream)
+            if file is not None and file.format is not sample.format:
+                del self._files[stream]
+                if (failure := file.close()) is not None:
+                    raise failure
+                file = None
+            try:
+                if file is None:
+                    file = self._files[stream] = MuxedFile(self._all, stream, self._where)
+                file.add(sample)
+            except StageError:
+                self._videos.drop(stream)
+                raise
+            if file.output.is_dirty:
+                DISK.sync_soon()
 
-    def _check_change(self, stream: str, file: "VideoFile", change: str) -> None:
-        """Raise StageError where sizes change so often that short files would fill the folder."""
-        self._changes[stream] = self._changes[stream] + 1 if file.count < _FEW_FRAMES else 0
-        if self._changes[stream] >= _MOST_CHANGES:
-            why = f"the last {_MOST_CHANGES} sizes had fewer than {_FEW_FRAMES} frames each; each needs its own file"
-            fix = "put a draw stage with a fixed width in front, or write images"
-            raise StageError(f"the image of {stream} changed {change}", why=why, where=self._where, fix=fix)
-        encoders.log.warning("%s: the image of %s changed %s: its next file begins", self._where, stream, change)
-
-
-class VideoFile(MuxedFile):
-    """An open video file with its encoder. It writes nothing after an error.
-
-    Args:
-        stream: stream whose next file this is.
-        encoder: encoder, which is closed with the file, or where the file cannot be created.
-
-    Raises:
-        StageError: the file cannot be written.
-    """
-
-    def __init__(
-        self, files: Files, stream: str, encoder: encoders.Encoder, format: encoders.VideoFormat, where: str
-    ) -> None:
-        self.encoder, self.format = encoder, format
-        self._first_ns, self._last_tick = 0, -1
-        self._interval = int(encoders.TICKS_HZ / (format.rate or 30))
-        self._stream: Any = None
+    def _end(self, stream: str) -> EdgertError | None:
+        """Write what is inside the encoder, and finish the file; return the first error."""
+        failure = closing = None
         try:
-            super().__init__(files, stream, where)
-        except StageError:
-            encoder.close()
-            raise
-
-    def change_to(self, result: Result) -> str:
-        """Return how a result's image differs in size or colors from those of the file; empty where it does not."""
-        width, height = encoders.video_size(result)
-        if (width, height) != (self.format.width, self.format.height):
-            return f"from {self.format.width}x{self.format.height} to {width}x{height}"
-        color = encoders.video_color(result)
-        return f"its colors from {self.format.color} to {color}" if color != self.format.color else ""
-
-    def add(self, result: Result) -> None:
-        """Encode a result. Raises StageError for a failed write, DeviceError for a failed encoder."""
-        tick = self._next_tick(result.frame.media_ns)
-        self._write(lambda: self.encoder.encode(result, tick))
-
-    def _last_steps(self) -> list[Callable[[], None]]:
-        rest = [lambda: self._write(self.encoder.finish)] if self.count and not self._failed else []
-        return [*rest, *super()._last_steps(), self.encoder.close]
-
-    def _next_tick(self, media_ns: int) -> int:
-        if not self.count:
-            self._first_ns = media_ns
-        if self.format.rate is None:
-            wanted = (media_ns - self._first_ns) * encoders.TICKS_HZ // 1_000_000_000
-        else:
-            wanted = int(self.count * encoders.TICKS_HZ / self.format.rate)
-        self.count += 1
-        tick = max(wanted, self._last_tick + 1)  # muxers refuse two frames of one time
-        if self.count > 1:
-            self._interval = tick - self._last_tick
-        self._last_tick = tick
-        return tick
-
-    def _write(self, encode: Callable[[], list[encoders.Unit]]) -> None:
-        """Write the units that a function of the encoder returns."""
-        try:
-            for unit in encode():
-                packet = self._av.Packet(unit.data)
-                packet.pts = packet.dts = unit.tick
-                packet.time_base, packet.is_keyframe = Fraction(1, encoders.TICKS_HZ), unit.is_key
-                packet.duration = self._interval  # matters for the last frame only
-                packet.stream = self._stream = self._stream or self._begin_stream(unit.data)
-                self._container.mux(packet)
-        except DeviceError as error:
-            self._failed = True
-            error.where = error.where or self._where
-            raise
-        except (ValueError, self._av.FFmpegError) as error:
-            self._failed = True
-            raise self._failure(error) from error
-        self._check()
-
-    def _begin_stream(self, data: bytes) -> Any:
-        """Add a stream to the container by the parameter sets in the first unit; return it."""
-        with self._av.open(io.BytesIO(data), format=self.encoder.raw) as units:
-            stream = self._add_stream(units.streams.video[0])
-        codec = stream.codec_context
-        if (codec.width, codec.height) != (self.format.width, self.format.height):
-            raise ValueError(f"{self.encoder.title} writes {codec.width}x{codec.height}")
-        encoders.set_color(codec, self.format.color)
-        stream.time_base = Fraction(1, encoders.TICKS_HZ)
-        return stream
-
-    def _failure(self, error: Exception) -> StageError:
-        size = f"{self.format.width}x{self.format.height}"
-        return StageError(f"cannot encode {self._path} at {size}", why=str(error), where=self._where)
+            self._write(stream, self._videos.end(stream))
+        except EdgertError as error:
+            failure = error
+        if (file := self._files.pop(stream, None)) is not None:
+            closing = file.close()
+        return failure or closing

@@ -8,75 +8,13 @@ from typing import Any
 
 from edgert.clock import Clock, rfc3339, time_of_day_ns
 from edgert.errors import EdgertError
-from edgert.stages.sink.encoders import set_color
 from edgert.stages.sink.muxed_file import MuxedFile
 from edgert.stages.sink.output_file import DISK, Files
 from edgert.stages.sink.record.clips import LATE_NS, Clips, History
 from edgert.stages.sink.results import JsonLines
 from edgert.stages.sink.retention import Rules, fixed_folder
-from edgert.stages.source.packets import Format, Inbox, Sample
+from edgert.stages.source.packets import Inbox, Sample
 from edgert.stages.zones.rules import Event
-
-_INDEX_BYTES = 64  # maximum for a packet: in its fragment, and in the index at the end
-
-
-class PacketFile(MuxedFile):
-    """An open file of unchanged packets, whose times count from the file's beginning. It begins with a key frame.
-
-    Attributes:
-        last: last packet in it; None before there is one.
-
-    Raises:
-        StageError: the file cannot be written, or its container does not support the codec.
-    """
-
-    def __init__(self, files: Files, stream: str, format: Format, where: str) -> None:
-        self.format = format
-        self.last: Sample | None = None
-        self._zero = self._last_dts = self._nbytes = 0
-        self._shown = 0, 0  # first and last presentation time
-        super().__init__(files, stream, where)
-        try:
-            self._stream: Any = self._add_stream(format.stream)
-        except ValueError as error:
-            self.close()
-            raise self._failure(error) from error
-        self._stream.time_base = format.time_base
-        if format.color is not None:
-            set_color(self._stream.codec_context, format.color)
-
-    @property
-    def length_ns(self) -> int:
-        """Playing time in nanoseconds."""
-        begin, end = self._shown
-        return int((end - begin) * 10**9 * self.format.time_base)
-
-    def is_full(self, more_bytes: int) -> bool:
-        """Return whether the next file begins before ``more_bytes`` more, counting what is inside the muxer."""
-        most = self._files.rules.rotate_bytes
-        return bool(most and self._nbytes + _INDEX_BYTES * self.count + more_bytes > most) or self.is_due()
-
-    def add(self, sample: Sample) -> None:
-        """Write a packet. Raises StageError for a failed write."""
-        if self.last is None:
-            self._zero, self._last_dts = sample.dts, -1
-            self._shown = sample.pts, sample.pts
-        self._shown = min(self._shown[0], sample.pts), max(self._shown[1], sample.pts + sample.duration)
-        packet = self._av.Packet(sample.data)  # the same bytes, with times of its own
-        packet.dts = max(sample.dts - self._zero, self._last_dts + 1)  # muxers refuse two packets of one time
-        packet.pts = max(sample.pts - self._zero, packet.dts)
-        packet.duration, packet.is_keyframe = sample.duration, sample.is_key
-        packet.time_base, packet.stream = self.format.time_base, self._stream
-        self._last_dts, self.last = packet.dts, sample
-        self.count += 1
-        self._nbytes += sample.nbytes
-        try:
-            self._container.mux(packet)
-        except (ValueError, self._av.FFmpegError) as error:
-            self._failed = True
-            raise self._failure(error) from error
-        self._check()
-
 
 log = logging.getLogger("edgert.sink")
 
@@ -119,7 +57,7 @@ class Track:
         self.stream, self.inbox = stream, inbox
         self._files, self._index, self._clock, self._where = files, index, clock, where
         self._waits, self._is_annotated, self._memory_bytes = waits, is_annotated, memory_bytes
-        self._file: PacketFile | None = None
+        self._file: MuxedFile | None = None
         self._begin_ns = self._gop_bytes = self._lost = 0
         self._clips = clips
         self._history = History((clips.before_ns if clips else 0) + LATE_NS, memory_bytes)
@@ -187,7 +125,7 @@ class Track:
             if not sample.is_key:
                 return
             self._begin_ns = time_of_day_ns(sample.read_ns, self._clock)
-            self._file = PacketFile(self._files, self.stream, sample.format, self._where)
+            self._file = MuxedFile(self._files, self.stream, self._where)
         self._file.add(sample)
 
     def _write_clip(self, clips: Clips, newest_ns: int, known_ns: int) -> None:
@@ -214,8 +152,8 @@ class Track:
             held = f"{self._memory_bytes} bytes hold only the last {self._history.seconds:.1f} s of {self.stream}"
             log.warning("%s: %s, so clips may begin too late; raise memory:", self._where, held)
 
-    def _index_line(self, file: PacketFile, last: Sample) -> dict[str, Any]:
-        end_ns = time_of_day_ns(last.read_ns, self._clock) + int(last.duration * 10**9 * file.format.time_base)
+    def _index_line(self, file: MuxedFile, last: Sample) -> dict[str, Any]:
+        end_ns = time_of_day_ns(last.read_ns, self._clock) + int(last.duration * 10**9 * last.format.time_base)
         line: dict[str, Any] = {"stream": self.stream, "path": os.path.relpath(file.output.path, self._index.folder)}
         line |= {"begin": rfc3339(self._begin_ns), "begin_ns": self._begin_ns}
         line |= {"end": rfc3339(end_ns), "end_ns": end_ns, "seconds": round(file.length_ns / 1e9, 3)}

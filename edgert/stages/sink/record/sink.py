@@ -20,9 +20,10 @@ from edgert.runtime.records import Result
 from edgert.runtime.worker import StepThread
 from edgert.stages import kinds
 from edgert.stages.context import Context
+from edgert.stages.sink.encoded_video import EncodedVideos
+from edgert.stages.sink.encoder_choice import EncoderChoice
 from edgert.stages.sink.muxed_file import FORMATS
 from edgert.stages.sink.output_file import Files
-from edgert.stages.sink.record.annotated import AnnotatedVideo
 from edgert.stages.sink.record.clips import Clips
 from edgert.stages.sink.record.recorder import Index, Track, run_all
 from edgert.stages.sink.retention import has_field
@@ -150,9 +151,8 @@ class RecordSink:
         for stream in context.sources:
             if stream not in self._taps and not config.annotated:
                 raise no_packets(name, stream, self._where)
-        self._annotated: AnnotatedVideo | None = None
-        if config.annotated:
-            self._annotated = AnnotatedVideo(self._where, config.quality, config.codec, config.encode)
+        self._encoders = EncoderChoice(self._where, config.codec, config.encode)
+        self._annotated = EncodedVideos(self._encoders, config.quality) if config.annotated else None
         self._clips = None if config.clips is None else partial(Clips, **config.clips.model_dump())
         self._writing = StepThread(_PERIOD_S)
         self._events: queue.SimpleQueue[tuple[Event, str, int, int]] = queue.SimpleQueue()
@@ -173,7 +173,7 @@ class RecordSink:
         self._files.check()
         if self._annotated is not None:
             self._annotated_files.check()
-            self._annotated.open()
+            self._encoders.check()
         self._index = Index(self._name, self._config.path)
         self._index.open()
         self._tracks = {name: self._track(name, inbox) for name, inbox in self._inboxes.items()}
@@ -201,8 +201,9 @@ class RecordSink:
         """Write what is queued, and finish every file."""
         if self._annotated is not None:
             try:
-                for stream, sample in self._annotated.finish():
-                    self._annotated_inbox(stream).put(sample)
+                for stream in tuple(self._annotated.streams):
+                    for sample in self._annotated.end(stream):
+                        self._annotated_inbox(stream).put(sample)
             finally:
                 self._annotated.close()
         if not self._writing.stop():
