@@ -22,8 +22,6 @@ from edgert.placement.run_load import neighbors
 
 # SciPy is used only through this module, and imported on first use.
 
-I32 = npt.NDArray[np.int32]
-
 
 def import_scipy(module: str) -> Any:
     """Return a module of SciPy; raise PlacementError that names the extra to install if SciPy is missing."""
@@ -35,28 +33,6 @@ def import_scipy(module: str) -> Any:
             why=str(missing),
             fix=installation.command("plan"),
         ) from missing
-
-
-def sink_side(capacity: I32, head: I32, rows: I32, source: int, sink: int) -> npt.NDArray[np.bool_]:
-    """Return whether each node is on the sink's side of a minimum cut, (nodes,).
-
-    Args:
-        capacity: capacities of the arcs: data of a CSR matrix with sorted columns, which has every arc's reverse.
-        head: column indices of that matrix.
-        rows: row offsets of that matrix.
-        source: index of the source node.
-        sink: index of the sink node.
-    """
-    sparse, graph = import_scipy("sparse"), import_scipy("sparse.csgraph")
-    shape = (len(rows) - 1,) * 2
-    flow = graph.maximum_flow(sparse.csr_array((capacity, head, rows), shape=shape), source, sink).flow
-    left = capacity - flow.data > 0
-    starts = np.concatenate(([0], np.cumsum(left, dtype=np.int32)))[rows]
-    open_arcs = sparse.csr_array((np.ones(int(starts[-1]), np.int32), head[left], starts), shape=shape)
-    reached = graph.breadth_first_order(open_arcs, source, return_predecessors=False)
-    beyond = np.ones(len(rows) - 1, bool)
-    beyond[reached] = False
-    return beyond
 
 
 F64 = npt.NDArray[np.float64]

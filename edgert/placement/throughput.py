@@ -122,11 +122,12 @@ class Search:
         self._networks = networks
         self._names = [members[0] for members in resources.classes]
         pairs = list(combinations(self._names, 2)) or [(self._names[0], self._names[0])]
-        self._cutters: list[tuple[list[int], Cutter]] = []
-        for pair in pairs:
-            able = [index for index, network in enumerate(networks) if preferred_assignment(network, pair)]
-            if able:
-                self._cutters.append((able, Cutter([networks[index] for index in able], *pair)))
+        self._cutters = [
+            (index, Cutter(network, *pair))
+            for pair in pairs
+            for index, network in enumerate(networks)
+            if preferred_assignment(network, pair)
+        ]
         self.is_exact = len(pairs) == 1
 
     def plain_columns(self) -> Iterator[Column]:
@@ -146,10 +147,10 @@ class Search:
 
         ``entry`` is the additional cost of every tensor that moves to the second class.
         """
-        entries = np.broadcast_to(entry, len(self._networks))
-        for able, cutter in self._cutters:
-            for index, found in zip(able, cutter.solve(price, entry=entries[able]), strict=True):
-                yield Column(index, found.assignment, found.use, found.cost, found.bound)
+        entries = np.broadcast_to(entry, len(self._networks)).tolist()
+        for index, cutter in self._cutters:
+            found = cutter.solve(price, entry=entries[index])
+            yield Column(index, found.assignment, found.use, found.cost, found.bound)
 
     def exact_columns(self, price: Price) -> Iterator[Column]:
         """Yield the cheapest column of each network on any number of classes, by integer programs."""
