@@ -261,9 +261,9 @@ def _show_bundle(made: Built | Finished, models: str, console: terminal.Console)
 
 
 def job(
-    words: Annotated[list[str], typer.Argument(metavar="ACTION WORDS...", help="See edgert.remote.board_actions.")],
+    words: Annotated[list[str], typer.Argument(metavar="ACTION WORDS...", help="See edgert.remote.board_job.")],
 ) -> None:
     """Do the board's part of a remote build; a workstation calls this over ssh."""
-    from edgert.remote.board_actions import perform
+    from edgert.remote.board_job import perform
 
     perform(words, sys.stdin.buffer, sys.stdout.buffer)

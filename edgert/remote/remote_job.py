@@ -1,22 +1,20 @@
-"""The workstation's side of a job on the board: send its bundle, watch it, and fetch the new members.
-
-Each step resumes after a lost connection.
-"""
+"""The workstation's side of a job on the board: send its bundle, watch it, and fetch the new members."""
 
 import signal
 import threading
 import time
+import uuid
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 from edgert import files, units
 from edgert.bundle.bundle import Bundle, open_bundle, save_bundle
 from edgert.bundle.manifest import NAME, Manifest, parse_manifest
 from edgert.errors import ArtifactError, BuildError, cause
-from edgert.remote.link import CHUNK_BYTES, Link, LinkError, Poll, link_error, read_line, remote_error
-from edgert.reporter import OnProgress, Progress
+from edgert.remote.link import CHUNK_BYTES, Call, Link, LinkError, link_error, read_line, remote_error
+from edgert.reporter import OnProgress, Progress, State
 from edgert.steps import Stopped
 from edgert.zip_archive import Member, ZipContainer, check_content, member_of, pack
 
@@ -59,77 +57,126 @@ class Retry:
 
 
 _REPORT_EVERY_S = 0.1
+_BUILD_AGAIN = "build again: finished steps are cached"
 
 
-@dataclass
-class Transfer:
-    """Transfer of a file, with its progress; ``poll`` is called regularly, and an error it raises ends the transfer."""
+class BoardBuild:
+    """The build of a bundle on the board. What came through so far is known, so a new connection goes on from there.
 
-    link: Link
-    retry: Retry
-    poll: Poll
-    at: int = 0
-    _reported_s: float = 0.0
+    Args:
+        link: connection to the board.
+        retry: retries, the receiver of events, and the event that stops the build.
+        bundle: path of the bundle.
+        words: further words of the board's action ``build``.
+    """
 
-    def send(self, bundle: Path) -> str:
-        """Send a bundle unless the board has it, and return its SHA-256. Blocks until done."""
-        digest, size_bytes = files.digest_of_file(bundle), bundle.stat().st_size
-        began = time.perf_counter()
-        self._event("send", "started")
-        sent = self.retry.run(lambda: self._send(bundle, digest, size_bytes), lambda: self.at)
-        detail = units.format_bytes(size_bytes) if sent else "the board has it already"
-        self._event("send", "done" if sent else "cached", time.perf_counter() - began, detail)
-        return digest
+    def __init__(self, link: Link, retry: Retry, bundle: Path, *words: str) -> None:
+        self._link, self._retry, self._bundle, self._words = link, retry, bundle, words
+        self._size_bytes = bundle.stat().st_size
+        self._run = f"{files.digest_of_file(bundle)}.{uuid.uuid4().hex[:12]}"
+        self._phase: Literal["send", "follow", "fetch"] = "send"
+        self._at = self._sent_bytes = self._events = 0  # bytes of this phase, bytes sent, and offset of the events
+        self._error: Mapping[str, Any] = {}  # that of the compiler
+        self._summary: Mapping[str, Any] = {}  # the compiler's last line
+        self._began_s, self._reported_s, self._is_canceled = time.perf_counter(), 0.0, False
 
-    def _send(self, bundle: Path, digest: str, size_bytes: int) -> bool:
-        """Send the bundle in one attempt, and return whether anything was sent."""
-        with self.link.call("job", "receive", digest, str(size_bytes)) as call, bundle.open("rb") as file:
-            answer = call.line(self.poll)
-            if answer is not None:
-                first = self.at = file.seek(answer["at"])
-                while (chunk := file.read(CHUNK_BYTES)) and call.write(chunk):
-                    self.poll()
-                    self._advance("send", len(chunk), size_bytes)
-                if any(line.get("done") for line in call.lines(self.poll)):
-                    return first < size_bytes
-            call.check()
-            raise link_error(self.link.address, "the board did not confirm the bundle")
+    def run(self, addition: Path) -> Mapping[str, Any]:
+        """Send the bundle, compile it there, and fetch the new members into a file; return the compiler's last line.
 
-    def fetch(self, run: str, wanted: Member, path: Path) -> None:
-        """Fetch the result of a run into a new file. Blocks until done. Raises ArtifactError: it was damaged."""
-        began = time.perf_counter()
-        self._event("fetch", "started")
-        path.touch()
-        self.retry.run(lambda: self._fetch(run, wanted, path), lambda: self.at)
-        if files.digest_of_file(path) != wanted.sha256:
+        Blocks until done. Raises LinkError, or an error that says how the job ended.
+        """
+        self._event("started")
+        addition.touch()
+        try:
+            wanted = self._retry.run(lambda: self._connect(addition), lambda: (self._phase, self._at, self._events))
+        except LinkError as error:
+            if self._phase == "follow":
+                error.fix += "; the job goes on there: repeat the same command, which comes after it"
+            raise
+        if files.digest_of_file(addition) != wanted.sha256:
             raise ArtifactError(
                 "the board's result was damaged during the transfer",
                 why=f"its SHA-256 is not {wanted.sha256[:16]}…",
-                where=self.link.address,
+                where=self._link.address,
                 fix="build again: the board has it in its cache",
             )
-        self._event("fetch", "done", time.perf_counter() - began, units.format_bytes(wanted.size_bytes))
+        self._event("done", units.format_bytes(wanted.size_bytes))
+        return self._summary
 
-    def _fetch(self, run: str, wanted: Member, path: Path) -> None:
-        self.at = path.stat().st_size
-        with path.open("ab") as file, self.link.call("job", "send", run, str(self.at)) as call:
-            call.line(self.poll)
-            for piece in call.raw(self.poll):
+    def _connect(self, addition: Path) -> Member:
+        """Do what is left of the build in one connection; return the size and digest of the result."""
+        offsets = map(str, (self._size_bytes, self._events, addition.stat().st_size))
+        with self._link.call("job", "build", self._run, *offsets, *self._words) as call:
+            if (answer := call.line(self._poll)) is not None:
+                if self._phase == "send":
+                    self._send(call, answer["receive"])
+                if (end := self._follow(call)) is not None:
+                    wanted = result_member(end, self._error, self._link.address)
+                    self._fetch(call, wanted, addition)
+                    return wanted
+            call.check()
+        raise link_error(self._link.address, "the board sent no more")
+
+    def _send(self, call: Call, at: int) -> None:
+        with self._bundle.open("rb") as file:
+            self._at = file.seek(at)
+            while (chunk := file.read(CHUNK_BYTES)) and call.write(chunk):
+                self._poll()
+                self._sent_bytes += len(chunk)
+                self._advance(len(chunk), self._size_bytes)
+
+    def _follow(self, call: Call) -> Mapping[str, Any] | None:
+        """Report the events of the job, and return its end; None for a connection that ends first."""
+        while (content := call.line(self._poll)) is not None:
+            if self._phase == "send":  # the board answers when it has the bundle
+                if self._sent_bytes:
+                    self._event("done", units.format_bytes(self._size_bytes))
+                else:
+                    self._event("cached", "the board has it already")
+                self._phase = "follow"
+            self._events = content["at"]
+            if "end" in content:
+                end: Mapping[str, Any] = content["end"]
+                return end
+            line = read_line(content.get("text", "").encode()) or {}  # lines that are not JSON are ignored
+            self._error = line.get("error", self._error)
+            self._summary = line if "bundle" in line else self._summary
+            if (event := Progress.from_json(line)) is not None:
+                self._retry.on_progress(event)
+        return None
+
+    def _fetch(self, call: Call, wanted: Member, addition: Path) -> None:
+        if self._phase != "fetch":
+            self._phase, self._began_s = "fetch", time.perf_counter()
+            self._event("started")
+        with addition.open("ab") as file:
+            self._at = file.tell()
+            for piece in call.raw(self._poll):
                 file.write(piece)
-                self._advance("fetch", len(piece), wanted.size_bytes)
-                if self.at > wanted.size_bytes:  # its digest is wrong, and it may never end
+                self._advance(len(piece), wanted.size_bytes)
+                if self._at > wanted.size_bytes:  # its digest is wrong, and it may never end
                     return
-        if self.at != wanted.size_bytes:
-            raise link_error(self.link.address, f"{self.at} of {wanted.size_bytes} bytes came")
+        if self._at != wanted.size_bytes:
+            raise link_error(self._link.address, f"{self._at} of {wanted.size_bytes} bytes came")
 
-    def _advance(self, step: str, count: int, total: int) -> None:
-        self.at += count
+    def _advance(self, count: int, total: int) -> None:
+        self._at += count
         if time.monotonic() - self._reported_s >= _REPORT_EVERY_S:
             self._reported_s = time.monotonic()
-            self.retry.on_progress(Progress(step, "", "progress", done=self.at, total=total))
+            self._retry.on_progress(Progress(self._phase, done=self._at, total=total))
 
-    def _event(self, step: str, state: str, seconds: float = 0.0, detail: str = "") -> None:
-        self.retry.on_progress(Progress(step, "", state, seconds, detail))  # type: ignore[arg-type]  # one of State's words
+    def _event(self, state: State, detail: str = "") -> None:
+        seconds = 0.0 if state == "started" else time.perf_counter() - self._began_s
+        self._retry.on_progress(Progress(self._phase, "", state, seconds, detail))
+
+    def _poll(self) -> None:
+        """If a stop is requested, cancel the job and wait for its end; raise Stopped where no job runs."""
+        if not self._retry.stop.is_set() or self._is_canceled:
+            return
+        if self._phase != "follow":
+            raise Stopped("the build was stopped", where=self._link.address, fix=_BUILD_AGAIN)
+        self._is_canceled = True
+        self._link.ask("job", "cancel", self._run)
 
 
 # The additions of a board to a bundle: the manifest and the new members, as an archive.
@@ -191,12 +238,6 @@ def _check_engines_only(sent: Manifest, back: Manifest) -> None:
 
 _DISK_FULL_BYTES = 4 * 2**20
 """Free space below which a failed build counts as failed for lack of space."""
-_BUILD_AGAIN = "build again: finished steps are cached"
-
-
-def is_abandoned(end: Mapping[str, Any]) -> bool:
-    """Return whether a job has no result because it was canceled or its process was killed."""
-    return bool(end["canceled"]) or end["code"] is None
 
 
 def result_member(end: Mapping[str, Any], error: Mapping[str, Any], address: str) -> Member:
@@ -208,7 +249,7 @@ def result_member(end: Mapping[str, Any], error: Mapping[str, Any], address: str
     if "result" in end:
         return Member(**end["result"])
     if end["canceled"]:
-        raise Stopped("the build was stopped", where=address, fix="run it again: finished steps are cached")
+        raise Stopped("the build was stopped", where=address, fix=_BUILD_AGAIN)
     if reported := end.get("error") or error:
         raise remote_error(address, reported)
     if end["free_bytes"] < _DISK_FULL_BYTES:
@@ -224,60 +265,3 @@ def result_member(end: Mapping[str, Any], error: Mapping[str, Any], address: str
         raise BuildError(f"the build on {address} was interrupted", why=why, where=address, fix=_BUILD_AGAIN)
     how = f"crashed ({signal.Signals(-code).name})" if code < 0 else f"failed with exit code {code}"
     raise BuildError(f"edgert {how} on {address}", why=log or "it wrote nothing", where=address, fix=_BUILD_AGAIN)
-
-
-@dataclass
-class Watch:
-    """A watched run, whose events are reported like those of this machine.
-
-    Of a ``joined`` run, another build is the only one to cancel it. Events are read up to the offset ``at``. ``error``
-    is the compiler's; ``summary`` is its last line.
-    """
-
-    link: Link
-    run: str
-    joined: bool
-    retry: Retry
-    at: int = 0
-    error: Mapping[str, Any] = field(default_factory=dict)
-    summary: Mapping[str, Any] = field(default_factory=dict)
-    _canceled: bool = False
-
-    def to_end(self) -> Mapping[str, Any]:
-        """Watch the run until it ends, and return the end that ``edgert job follow`` reports. Blocks until then.
-
-        Raises Stopped where this build was stopped, and had joined another build's job.
-        """
-        try:
-            return self.retry.run(self._follow_once, lambda: self.at)
-        except LinkError as error:
-            error.fix += "; the job goes on there: repeat the same command to join it"
-            raise
-
-    def _follow_once(self) -> Mapping[str, Any]:
-        with self.link.call("job", "follow", self.run, str(self.at)) as call:
-            for content in call.lines(self._poll):
-                self.at = content["at"]
-                if "end" in content:
-                    end: Mapping[str, Any] = content["end"]
-                    return end
-                line = read_line(content.get("text", "").encode()) or {}  # lines that are not JSON are ignored
-                self.error = line.get("error", self.error)
-                self.summary = line if "bundle" in line else self.summary
-                event = Progress.from_json(line)
-                if event is not None:
-                    self.retry.on_progress(event)
-        raise link_error(self.link.address, "the board stopped sending events")
-
-    def _poll(self) -> None:
-        """Cancel a job of this build if a stop is requested; raise Stopped if it is a job of another build."""
-        if not self.retry.stop.is_set() or self._canceled:
-            return
-        if self.joined:
-            raise Stopped(
-                "the build was stopped",
-                why="another build of the same bundle continues there; this one had joined it",
-                where=self.link.address,
-            )
-        self.link.ask("job", "cancel", self.run)
-        self._canceled = True

@@ -1,7 +1,8 @@
 """``edgert`` on the board of the tests: itself, but for a compiler that does what the test wants.
 
 Called by the script that :mod:`tests.helpers.sshd` writes. What the compiler does stands in ``compiler.json`` beside
-it; every compilation adds a line to ``compiled``. Imports wait until they are needed, as in edgert itself.
+it; every compilation adds a line to ``compiled``, and
+is not done again. Imports wait until they are needed, as in edgert itself.
 """
 
 import json
@@ -52,6 +53,16 @@ def tell_doctor(folder: Path) -> None:
 
 def compile_bundle(folder: Path, before: Path, after: Path) -> None:
     compiler = Compiler(**json.loads((folder / "compiler.json").read_text()))
+    own = "the tests' own, strictly" if "--strict" in sys.argv else "the tests' own"
+    cached = folder / f"cached {own}"
+    if not cached.exists():
+        compile_engine(folder, compiler)
+        cached.touch()
+    add_engine(before, after, compiler.engine_bytes)
+    tell({"bundle": str(after), "engines": {"parts": own}})
+
+
+def compile_engine(folder: Path, compiler: Compiler) -> None:
     with (folder / "compiled").open("a") as file:
         file.write(f"{os.getpid()}\n")
     asked: list[int] = []
@@ -71,9 +82,6 @@ def compile_bundle(folder: Path, before: Path, after: Path) -> None:
     if compiler.ends == "crash":
         print("the last words", file=sys.stderr, flush=True)
         os.kill(os.getpid(), signal.SIGSEGV)
-    add_engine(before, after, compiler.engine_bytes)
-    own = "the tests' own, strictly" if "--strict" in sys.argv else "the tests' own"
-    tell({"bundle": str(after), "engines": {"parts": own}})
 
 
 def add_engine(before: Path, after: Path, size_bytes: int) -> None:

@@ -202,26 +202,19 @@ def begun(there: Board, bundle: Path, out: Path, **options: bool) -> RemoteBuild
 
 
 @pytest.mark.slow
-def test_two_builds_of_one_bundle_compile_once(there: Board, bundle: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("strict", [False, True])
+def test_two_builds_of_one_bundle_compile_once(there: Board, bundle: Path, tmp_path: Path, strict: bool) -> None:
     there.compiler(waits=True)
     first = begun(there, bundle, tmp_path / "first.edgert")
-    second = begun(there, bundle, tmp_path / "second.edgert")
+    second = RemoteBuild(there, bundle, tmp_path / "second.edgert", strict=strict)
+    second.wait_for("link")
+    assert second.details("link") == ["another build of this bundle runs there: ours comes after it"]
+    assert second.details("send")[-1] == "the board has it already"
     there.go()
     assert first.result().manifest == second.result().manifest
-    assert there.compiled == 1
-    assert second.details("send")[-1] == "the board has it already"
-    assert second.details("link") == ["a build of the same bundle is running there: its result is used"]
-
-
-@pytest.mark.slow
-def test_a_strict_build_comes_after_one_that_is_not(there: Board, bundle: Path, tmp_path: Path) -> None:
-    there.compiler(waits=True)
-    first = begun(there, bundle, tmp_path / "first.edgert")
-    second = begun(there, bundle, tmp_path / "second.edgert", strict=True)
-    there.go()
     assert first.result().engines == {"parts": "the tests' own"}
-    assert second.result().engines == {"parts": "the tests' own, strictly"} and there.compiled == 2
-    assert second.details("link") == ["a build of the same bundle is running there: ours, strict, comes after it"]
+    own = "the tests' own, strictly" if strict else "the tests' own"
+    assert second.result().engines == {"parts": own} and there.compiled == 1 + strict
 
 
 @pytest.mark.slow
@@ -236,30 +229,17 @@ def test_ctrl_c_ends_the_job_on_the_board(there: Board, bundle: Path, tmp_path: 
 
 
 @pytest.mark.slow
-def test_who_joined_a_job_that_is_canceled_begins_anew(there: Board, bundle: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("stopped", [0, 1])
+def test_who_is_stopped_leaves_the_other_build_alone(there: Board, bundle: Path, tmp_path: Path, stopped: int) -> None:
     there.compiler(waits=True)
-    first = begun(there, bundle, tmp_path / "first.edgert")
-    second = begun(there, bundle, tmp_path / "second.edgert")
-    first.stop()
+    builds = [begun(there, bundle, tmp_path / "first.edgert"), RemoteBuild(there, bundle, tmp_path / "second.edgert")]
+    builds[1].wait_for("link")
+    builds[stopped].stop()
     with pytest.raises(Stopped):
-        first.result()
-    second.wait_for(LAST, 2)
+        builds[stopped].result()
     there.go()
-    second.result()
-    assert there.compiled == 2
-
-
-@pytest.mark.slow
-def test_who_joined_leaves_without_ending_the_job(there: Board, bundle: Path, tmp_path: Path) -> None:
-    there.compiler(waits=True)
-    first = begun(there, bundle, tmp_path / "first.edgert")
-    second = begun(there, bundle, tmp_path / "second.edgert")
-    second.stop()
-    with pytest.raises(Stopped, match="another build of the same bundle continues"):
-        second.result()
-    there.go()
-    first.result()
-    assert there.compiled == 1
+    builds[1 - stopped].result()
+    assert there.compiled == 2 - stopped
 
 
 @pytest.mark.slow

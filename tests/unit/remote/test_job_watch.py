@@ -10,7 +10,7 @@ from edgert.bundle.bundle import open_bundle, save_bundle
 from edgert.bundle.manifest import CompiledEntry
 from edgert.errors import ArtifactError, BuildError
 from edgert.remote.link import LinkError, link_error
-from edgert.remote.remote_job import Retry, add_engines, is_abandoned, pack_addition, result_member
+from edgert.remote.remote_job import Retry, add_engines, pack_addition, result_member
 from edgert.reporter import Progress
 from edgert.steps import Stopped
 from edgert.zip_archive import Member, member_of
@@ -106,11 +106,6 @@ def test_other_ends(changes: dict[str, Any], kind: type[Exception], what: str, w
     with pytest.raises(kind, match=what) as caught:
         result_member(end(**changes), {}, "jetson")
     assert why in caught.value.why and caught.value.fix  # type: ignore[attr-defined]
-
-
-def test_a_job_without_an_outcome_is_abandoned() -> None:
-    assert is_abandoned(end(canceled=True)) and is_abandoned(end(code=None))
-    assert not is_abandoned(end(code=1))
 
 
 def finished(path: Path) -> Path:
