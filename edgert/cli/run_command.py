@@ -88,36 +88,28 @@ def run(
         check_trace_path(trace)  # before models are loaded
         option.refuse({"--trace": dry_run}, "nothing is run")
     view = run_view.View(_log_format(log), json=json, duration_s=duration, plain=plain, quiet=quiet, trace=trace)
-    path, keys = pipeline_path(pipeline), overrides or ()
+    path = pipeline_path(pipeline)
     if not is_bundle(path):
         option.refuse({"--signers": signers}, f"it is for bundles, and {path} is a pipeline file")
     if as_board is None:
         option.refuse({"--mode": mode, "--profile": profiles}, "it goes with --as")
-    elif dry_run:
-        raise typer.BadParameter(
-            "--dry-run plans this machine's memory; edgert plan --board plans a board's", param_hint="--as"
-        )
-    if dry_run:
-        from edgert.cli.memory_plan import plan_memory
+    from edgert.cli import run_here
 
-        plan_memory(path, keys, json, strict=strict, quiet=quiet, power=allow_power_control, signers=signers)
+    asked = run_here.Asked(path, overrides or (), view, strict, allow_power_control, jobs, dask, signers)
+    if dry_run:
+        option.refuse({"--as": as_board}, "--dry-run plans this machine's memory; edgert plan --board plans a board's")
+        run_here.plan_memory(asked)
     elif as_board is not None:
         one = {"--jobs": jobs > 1, "--dask": dask, "--allow-power-control": allow_power_control}
         option.refuse(one, "it is for runs on this machine; --as emulates another board")
-        from edgert.cli.run_here import run_emulated
-
-        run_emulated(path, keys, view, as_board, mode, profiles or ())
+        run_here.run_emulated(asked, as_board, mode, profiles or ())
     elif dask:
-        from edgert.cli.run_here import run_on_workers
-
         option.refuse({"--trace": trace}, "it records one run; a videos: source has one for each file")
         option.refuse({"--jobs": jobs > 1}, "each Dask worker plays as many videos at a time as its --nthreads")
         option.refuse({"--allow-power-control": allow_power_control}, "it is for runs on this machine")
-        run_on_workers(path, keys, view, strict=strict, dask=dask)
+        run_here.run_on_workers(asked)
     else:
-        from edgert.cli.run_here import run_here
-
-        run_here(path, keys, view, strict=strict, power=allow_power_control, jobs=jobs, signers=signers)
+        run_here.run_here(asked)
 
 
 def _log_format(log: str | None) -> LogFormat:

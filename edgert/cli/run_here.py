@@ -1,10 +1,11 @@
-"""``edgert run``: a pipeline file, a bundle, many videos one after another, or as another board would run it."""
+"""``edgert run``: a pipeline file, a bundle, many videos, as another board would run it, or only its memory plan."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, nullcontext
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,8 +24,26 @@ from edgert.stages.source.kinds import kind_of
 from edgert.units import format_bytes
 
 if TYPE_CHECKING:
+    from edgert.budget.footprint import Footprint
     from edgert.compiler.unpack import Unpacked
     from edgert.video_player import VideoResult
+
+_NO_DURATION = "each video has an end; limit: in the file takes the first frames of each"
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What ``edgert run`` was asked to run: a pipeline file or bundle, and options of a run on this machine."""
+
+    path: Path
+    overrides: Sequence[str]
+    view: View
+    strict: bool = False
+    power: bool = False
+    jobs: int = 1
+    dask: str = ""
+    signers: Path | None = None
+
 
 # Many videos: a bar, a line for each finished one, and at the end those that failed.
 
@@ -36,14 +55,7 @@ def has_videos(file: PipelineFile) -> bool:
 
 
 def play_videos(
-    file: PipelineFile,
-    environment: Environment,
-    view: View,
-    *,
-    jobs: int = 1,
-    dask: str = "",
-    on_progress: OnProgress | None = None,
-    strict: bool = False,
+    asked: Asked, file: PipelineFile, environment: Environment = HERE, on_progress: OnProgress | None = None
 ) -> None:
     """Play every video, ``jobs`` at a time or by the workers of a Dask scheduler, and show the result of each.
 
@@ -51,8 +63,8 @@ def play_videos(
     """
     from edgert.video_runs import VideoRuns
 
-    screen = console(stderr=True)
-    runs = VideoRuns(file, environment, jobs=jobs, dask=dask, on_progress=on_progress, strict=strict)
+    screen, view = console(stderr=True), asked.view
+    runs = VideoRuns(file, environment, jobs=asked.jobs, dask=asked.dask, on_progress=on_progress, strict=asked.strict)
     log.start_log(view.how, screen, quiet=view.quiet, stages=lambda: file.config.stages)
     for handler in logging.getLogger("edgert").handlers:
         handler.addFilter(_new_notes_only())
@@ -131,100 +143,81 @@ def _print_results(results: list[VideoResult], count: int, *, quiet: bool, to_st
             typer.echo(line, err=to_stderr)
 
 
-_NO_DURATION = "each video has an end; limit: in the file takes the first frames of each"
-
-
-def run_here(
-    path: Path,
-    overrides: Sequence[str],
-    view: View,
-    *,
-    strict: bool,
-    power: bool,
-    jobs: int,
-    signers: Path | None,
-) -> None:
+def run_here(asked: Asked) -> None:
     """Run a pipeline with this machine's engines.
 
     Raises Exit where a stage was down at the end, or a video is damaged.
     """
+    view = asked.view
     with ExitStack() as stack:
         with (
             progress.on_first_call(progress.first_time_bar, view.quiet) as bar,
             progress.on_first_call(progress.build_progress, view.quiet) as on_progress,
         ):
-            how = {"strict": strict, "quiet": view.quiet}
-            file, bundle = open_pipeline(stack, path, overrides, on_progress, signers=signers, **how)
+            file, bundle = open_pipeline(stack, asked, on_progress)
             videos = has_videos(file)
-            option.refuse({"--jobs": jobs > 1 and not videos}, "it is for a videos: source")
-            if not power:
+            option.refuse({"--jobs": asked.jobs > 1 and not videos}, "it is for a videos: source")
+            if not asked.power:
                 warn_of_unrestored_settings(Path("/"))
             if videos:
                 option.refuse({"--duration": view.duration_s}, _NO_DURATION)
                 option.refuse({"--trace": view.trace}, "each file has a run of its own: --set stages.NAME.source=FILE")
-            environment = _make_environment(stack, file, bundle, power)
+            environment = _make_environment(stack, file, bundle, asked.power)
             if videos:
-                play_videos(file, environment, view, jobs=jobs, on_progress=bar, strict=strict)
+                play_videos(asked, file, environment, bar)
                 return
-            pipe = pipeline_in(environment, file, on_progress=bar, strict=strict)
+            pipe = pipeline_in(environment, file, on_progress=bar, strict=asked.strict)
         ended = run_with_view(pipe, view, report=lambda _: _bundle_json(bundle))
         if bundle is not None:
             _show_engines(bundle)
         ended.check()
 
 
-def run_on_workers(path: Path, overrides: Sequence[str], view: View, *, strict: bool, dask: str) -> None:
+def run_on_workers(asked: Asked) -> None:
     """Run the videos of a pipeline on the workers of a Dask cluster. Raises Exit where one is damaged."""
-    option.refuse({"--dask": is_bundle(path)}, "a bundle has the engines of one board; give the pipeline file")
-    file = load_pipeline(path.absolute(), overrides)
+    option.refuse({"--dask": is_bundle(asked.path)}, "a bundle has the engines of one board; give the pipeline file")
+    file = load_pipeline(asked.path.absolute(), asked.overrides)
     option.refuse({"--dask": not has_videos(file)}, "it is for a videos: source")
-    option.refuse({"--duration": view.duration_s}, _NO_DURATION)
-    play_videos(file, HERE, view, dask=dask, strict=strict)
+    option.refuse({"--duration": asked.view.duration_s}, _NO_DURATION)
+    play_videos(asked, file)
 
 
 def open_pipeline(
-    stack: ExitStack,
-    path: Path,
-    overrides: Sequence[str],
-    on_progress: OnProgress,
-    *,
-    strict: bool,
-    quiet: bool,
-    signers: Path | None,
+    stack: ExitStack, asked: Asked, on_progress: OnProgress, *, builds: bool = True
 ) -> tuple[PipelineFile, Unpacked | None]:
     """Open a pipeline file or a bundle; the files of a bundle exist until the stack is left.
 
-    A pipeline file that names the DLA becomes a bundle in the cache, because a DLA needs what only a build makes. The
-    bundle is None where the pipeline file is run as it is.
+    A pipeline file that names the DLA becomes a bundle in the cache, because a DLA needs what only a build makes,
+    unless ``builds`` is False. The bundle is None where the pipeline file is run as it is.
     """
     bundle: Unpacked | None
-    if is_bundle(path):
+    if is_bundle(asked.path):
         from edgert.bundle.signature import signers_here
         from edgert.compiler.unpack import unpacked
 
-        allowed = signers_here(signers)
-        bundle = stack.enter_context(unpacked(path, overrides, strict=strict, signers=allowed, on_progress=on_progress))
+        made = unpacked(
+            asked.path,
+            asked.overrides,
+            strict=asked.strict,
+            signers=signers_here(asked.signers),
+            on_progress=on_progress,
+        )
+        bundle = stack.enter_context(made)
     else:
-        file = load_with_engines(path, overrides, quiet=quiet)
-        if engine_choice.TENSORRT_DLA not in file.config.engines:
+        file, chosen = with_default_engines(load_pipeline(asked.path, asked.overrides))
+        if chosen and not asked.view.quiet:
+            typer.echo(chosen, err=True)
+        if not builds or engine_choice.TENSORRT_DLA not in file.config.engines:
             return file, None
         from edgert.compiler.unpack import built_here
 
-        bundle = stack.enter_context(built_here(file, strict=strict, on_progress=on_progress))
+        bundle = stack.enter_context(built_here(file, strict=asked.strict, on_progress=on_progress))
         if bundle is None:
             return file, None
     for one in bundle.skipped:
         typer.secho(str(one), fg="yellow", err=True)
     _show_engines(bundle)
     return bundle.file, bundle
-
-
-def load_with_engines(path: Path, overrides: Sequence[str], *, quiet: bool) -> PipelineFile:
-    """Return the pipeline of a file; where it names no engines, choose this machine's best ones and print them."""
-    file, chosen = with_default_engines(load_pipeline(path, overrides))
-    if chosen and not quiet:
-        typer.echo(chosen, err=True)
-    return file
 
 
 def _bundle_json(bundle: Unpacked | None) -> dict[str, Any]:
@@ -274,19 +267,76 @@ def _make_environment(stack: ExitStack, file: PipelineFile, bundle: Unpacked | N
     return Environment(engines=engines, power=power, predicted=levels_here(file) if has_fallback else ())
 
 
+# The memory plan of a dry run, and what power control may change. Nothing runs.
+
+
+def plan_memory(asked: Asked) -> None:
+    """Show the memory plan, and what power control would change. Raises Exit where memory does not suffice."""
+    from edgert.assemble import memory
+
+    to_stderr = is_stdout(asked.view.json)
+    with ExitStack() as stack, progress.on_first_call(progress.build_progress, asked.view.quiet) as on_progress:
+        file, bundle = open_pipeline(stack, asked, on_progress, builds=False)
+        plan = memory.plan_memory(file, has_engines=bundle is not None and bundle.engines is not None)
+        show_memory(plan, to_stderr=to_stderr)
+        found: dict[str, Any] = {"memory": plan.to_json()}
+        if asked.power:
+            found["power"] = show_power_steps(file, Path("/"), is_placed=bundle is not None, to_stderr=to_stderr)
+        write_json(found, asked.view.json)
+        if not plan.fits:
+            raise typer.Exit(1)
+
+
+def show_memory(plan: Footprint, *, to_stderr: bool = False) -> None:
+    """Print the memory of each part, the changes that reduced it, and whether it fits."""
+    from edgert.cli.plan_command import parts_table
+
+    screen = console(stderr=to_stderr)
+    screen.print(parts_table(plan.parts, screen.width))
+    for step in plan.steps:
+        screen.print(f"made smaller: {step}", markup=False)
+    word = "fits" if plan.fits else "does not fit"
+    if plan.budget_bytes is None or (plan.keeps_budget and not plan.fits):
+        machine = f" of the machine's {format_bytes(plan.machine_bytes)}, swap and all" if plan.machine_bytes else ""
+        verdict = f"{word}: at least {format_bytes(plan.least_bytes)}{machine}"
+    else:
+        most = f"{format_bytes(plan.most_bytes)} with {plan.error:.0%} to spare for the prediction's error"
+        verdict = f"{word}: {most}, of the budget's {format_bytes(plan.budget_bytes)}"
+    screen.print(verdict, style="green" if plan.fits else "red", markup=False)
+
+
+def show_power_steps(
+    file: PipelineFile, root: Path, *, is_placed: bool, to_stderr: bool = False
+) -> list[dict[str, Any]]:
+    """Print, and return as plain data, the clocks and power modes that a governor would choose among."""
+    from edgert.budget.control import PowerControl
+    from edgert.planner.simulation import power_steps
+
+    found: list[dict[str, Any]] = []
+    with PowerControl(dry_run=True, root=root) as control:
+        steps = power_steps(file, control, is_placed=is_placed, root=root)
+        for step in steps.steps:
+            steps.take(step)
+            changes = [str(change) for change in control.changes]
+            name = step.name or "as it is now"
+            found.append({"name": name, "power_w": step.power_w, "changes": changes})
+            text = f"power: {name}: {step.power_w:.1f} W predicted, {'; '.join(changes) or 'no change'}"
+            typer.echo(text, err=to_stderr)
+    return found
+
+
 # A run with the predicted times and power of a board.
 
 _NOTICED_SLOWDOWN = 1.05  # times slower than the board
 
 
-def run_emulated(
-    path: Path, overrides: Sequence[str], view: View, board: str, mode: str | None, profiles: Sequence[Path]
-) -> None:
+def run_emulated(asked: Asked, board: str, mode: str | None, profiles: Sequence[Path]) -> None:
     """Run a pipeline with the predicted speed and power of a board. Raises Exit where a stage was down at the end."""
     from edgert.emulation import emulate
 
-    option.refuse({"--as": is_bundle(path)}, "it works with pipeline files only; a bundle already targets one board")
-    file = load_pipeline(path, overrides)
+    view, why = asked.view, "it works with pipeline files only; a bundle already targets one board"
+    option.refuse({"--as": is_bundle(asked.path)}, why)
+    file = load_pipeline(asked.path, asked.overrides)
     option.refuse({"--as": has_videos(file)}, "a board is emulated with one video: --set stages.NAME.source=FILE")
     with progress.on_first_call(progress.planning_bar, view.quiet) as bar:
         place = emulate(file, board, mode, profiles=profiles, on_progress=bar)

@@ -7,8 +7,7 @@ import pytest
 
 from edgert.budget.control import PowerControl
 from edgert.budget.footprint import Footprint, Part
-from edgert.cli.memory_plan import show_memory, show_power_steps
-from edgert.cli.run_here import warn_of_unrestored_settings
+from edgert.cli.run_here import show_memory, show_power_steps, warn_of_unrestored_settings
 from edgert.errors import BudgetError
 from tests.helpers.command import in_process
 from tests.unit.planner.test_power_steps import machine, pipeline
