@@ -31,7 +31,8 @@ MESSAGE = Message(1, "a-1", "result", "gate", "", b'{"id":"a-1"}')
 
 
 def publisher(port: int, scheme: str = "http") -> WebhookPublisher:
-    return WebhookPublisher(Server(f"{scheme}://localhost:{port}/"), "pole", {}, "")
+    keys = {"sink": "webhook", "from": "track", "server": f"{scheme}://localhost:{port}/"}
+    return WebhookPublisher(SinkStage.model_validate(keys), "pole")
 
 
 @pytest.fixture

@@ -47,7 +47,7 @@ def opened(folder: Path, sink: str, **keys: Any) -> SendSink:
 
 def waiting(sink: SendSink) -> int:
     assert sink._spool is not None
-    return sink._spool.count + int(sink._last is not None and not sink._last.done())  # and one on its way there
+    return sink._spool.count
 
 
 def finish(sink: SendSink) -> None:

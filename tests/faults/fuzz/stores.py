@@ -13,10 +13,10 @@ from unittest.mock import patch
 
 import numpy as np
 
+from edgert.config import SinkStage
 from edgert.errors import EdgertError
 from edgert.stages.gallery import Gallery
 from edgert.stages.sink.send.sender import RefusedError
-from edgert.stages.sink.send.server import Server
 from edgert.stages.sink.send.spool import Message, Spool
 from edgert.stages.sink.send.webhook import WebhookPublisher
 from tests.faults.fuzz import mutate
@@ -129,7 +129,9 @@ def tried_answer(content: bytes) -> bool:
 
         answering = threading.Thread(target=serve, daemon=True)
         answering.start()
-        publisher = WebhookPublisher(Server(f"http://127.0.0.1:{listener.getsockname()[1]}/"), "tiny", {}, "")
+        address = f"http://127.0.0.1:{listener.getsockname()[1]}/"
+        config = SinkStage.model_validate({"sink": "webhook", "from": "track", "server": address})
+        publisher = WebhookPublisher(config, "tiny")
         exchange = "edgert.stages.sink.send.webhook"
         try:
             with patch(f"{exchange}.EXCHANGE_S", _HURRY_S), patch(f"{exchange}.BODY_S", _HURRY_S):

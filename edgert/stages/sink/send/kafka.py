@@ -36,7 +36,7 @@ class KafkaPublisher(Publisher):
     def __init__(self, config: Kafka, pipeline: str) -> None:
         self._server, self._topic, self._options = config.connection(), config.topic, config.options
         self._pipeline = pipeline
-        self.name, self.stable_s, self.stays = self._server.name(PORT), 0.0, False
+        self.name = self._server.name(PORT)
         self._producer: Any = None
         self._failures: list[tuple[Any, Message]] = []
 

@@ -44,8 +44,8 @@ class Publisher(Protocol):
     """
 
     name: str
-    stable_s: float
-    stays: bool
+    stable_s: float = 0.0
+    stays: bool = False
 
     def connect(self) -> None:
         """Connect to the server. Raises OSError where it refuses or does not answer."""

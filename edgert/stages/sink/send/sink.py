@@ -7,8 +7,6 @@ import os
 import re
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future
-from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal
@@ -22,7 +20,6 @@ from edgert.config.fields import Names, OutputPath, PositiveBytes, Seconds
 from edgert.config.flow import Where, upstream
 from edgert.errors import ConfigError, nearest
 from edgert.runtime.records import Result
-from edgert.runtime.worker import Worker
 from edgert.stages.context import Context, SimpleStage
 from edgert.stages.sink.send.messages import Writer
 from edgert.stages.sink.send.sender import CLOSE_S, Publisher, Sender
@@ -142,7 +139,6 @@ class Sends(section.SinkStage):
             Writer(context.pipeline, context.clock, name, every_s=self.every, **chosen),
             lambda: Spool(path, self.limit, self.age, f"stages.{name}"),
             self.publisher(context, path),
-            hands_over=not context.is_waited_for,
         )
 
 
@@ -162,88 +158,41 @@ def spool_path(pipeline: str, stage: str, directory: Path) -> Path | None:
 
 
 class SendSink(SimpleStage):
-    """Sink that writes the messages of each result into the spool, before the next result.
-
-    Behind a camera or a program's call, which may be a control loop, a separate thread writes, because writing takes
-    several times as long as passing a result on. For files, the calling thread writes, because waking another takes as
-    long. Messages with images are always made in the calling thread, while the frames are there.
+    """Sink that writes the messages of each result into the spool, before it takes the next result.
 
     Args:
         spool: function that opens the spool; it raises StageError where another process has it.
-        hands_over: whether a separate thread writes.
 
     Attributes:
         closing_s: maximum seconds for :meth:`close`, for which a stop waits.
+        effort: how much work one result is.
     """
 
     closing_s = CLOSE_S
 
-    def __init__(
-        self, name: str, writer: Writer, spool: Callable[[], Spool], publisher: Publisher, hands_over: bool = True
-    ) -> None:
+    def __init__(self, name: str, writer: Writer, spool: Callable[[], Spool], publisher: Publisher) -> None:
         self.name, self._writer, self._open_spool, self._publisher = name, writer, spool, publisher
-        self._hands_over = hands_over and not writer.needs_frames
+        self.effort = "much" if writer.needs_frames else "little"
         self._spool: Spool | None = None
         self._sender: Sender | None = None
-        self._worker: Worker | None = None
-        self._last: Future[None] | None = None
-
-    @property
-    def effort(self) -> str:
-        """How much work one result is."""
-        return "much" if self._writer.needs_frames else "little"
 
     def open(self) -> None:
         """Open the spool. Raises StageError where another process has it."""
         self._spool = self._open_spool()
         self._sender = Sender(f"stages.{self.name}", self._spool, self._publisher)
-        if self._hands_over:
-            self._worker = Worker(f"edgert-{self.name}-write")
-            self._worker.start()
 
     def process(self, result: Result) -> None:
-        """Write a result, or hand it to the thread.
-
-        Raises StageError for a record without a JSON form; with a thread, the next call does.
-        """
-        if self._worker is None:
-            self._write(result)
-            return
-        self._wait_for_last()
-        result.frame.lease.retain()  # the machine that sent the frame waits until its result is written
-        self._last = self._worker.submit(partial(self._write_held, result))
-
-    def close(self) -> None:
-        """End the thread, the sender and the spool. Raises the error of the last result."""
-        worker, self._worker = self._worker, None
-        try:
-            self._wait_for_last()
-        finally:
-            if worker is not None:
-                worker.stop()
-            self._writer.close()
-            if self._sender is not None:
-                self._sender.close()
-                self._sender = self._spool = None
-
-    def _wait_for_last(self) -> None:
-        last, self._last = self._last, None
-        try:
-            if last is not None:
-                last.result()
-        finally:
-            del last  # its error refers to this frame, and would keep itself and the sink
-
-    def _write_held(self, result: Result) -> None:
-        try:
-            self._write(result)
-        finally:
-            result.frame.lease.release()
-
-    def _write(self, result: Result) -> None:
+        """Write a result. Raises StageError for a record without a JSON form."""
         assert self._spool is not None and self._sender is not None, "open() comes first"
         for message in self._writer.messages(result):
             number = self._spool.put(*message)
             if number is not None and result.frame.delivery is not None:
                 self._sender.hold(number, result.frame.lease.retain())
         self._sender.notify()
+
+    def close(self) -> None:
+        """End the sender and close the spool."""
+        self._writer.close()
+        if self._sender is not None:
+            self._sender.close()
+            self._sender = self._spool = None

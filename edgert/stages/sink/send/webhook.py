@@ -181,25 +181,17 @@ class Webhook(Sends):
         return self
 
     def publisher(self, context: Context, spool: Path | None) -> WebhookPublisher:
-        return WebhookPublisher(self.connection(), context.pipeline, self.headers, self.secret, self.body == "image")
+        return WebhookPublisher(self, context.pipeline)
 
 
 class WebhookPublisher(Publisher):
-    """Publisher to an HTTP address.
+    """Publisher to an HTTP address."""
 
-    Args:
-        headers: additional headers.
-        secret: key that signs messages; empty: they are not signed.
-        sends_images: whether to send the image of a message instead of the message.
-    """
-
-    def __init__(
-        self, server: Server, pipeline: str, headers: Mapping[str, str], secret: str, sends_images: bool = False
-    ) -> None:
-        self._server, self._pipeline, self._headers, self._secret = server, pipeline, headers, _signing_key(secret)
-        self._sends_images = sends_images
+    def __init__(self, config: Webhook, pipeline: str) -> None:
+        self._config, self._pipeline, self._key = config, pipeline, _signing_key(config.secret)
+        server = self._server = config.connection()
         self._port = server.port(443 if server.scheme == "https" else 80)
-        self.name, self.stable_s, self.stays = server.name(self._port), 0.0, False
+        self.name = server.name(self._port)
         parts = urlsplit(server.url)
         self._path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
         self._connection: Exchange | None = None
@@ -211,7 +203,7 @@ class WebhookPublisher(Publisher):
     def send(self, messages: Sequence[Message]) -> None:
         assert self._connection is not None, "connect() comes first"
         for message in messages:
-            body, about = _image(message.body) if self._sends_images else (message.body, _JSON)
+            body, about = _image(message.body) if self._config.body == "image" else (message.body, _JSON)
             if not body:
                 continue
             if self._connection.is_over:  # the server closed it after one message, or after a long time
@@ -239,12 +231,12 @@ class WebhookPublisher(Publisher):
             "ce-id": message.id,
             "ce-source": quote(f"/edgert/{self._pipeline}/{message.stream}"),
             "ce-type": quote(f"edgert.{message.kind}" + (f".{message.rule}" if message.rule else "")),
-            **self._headers,
+            **self._config.headers,
         }
         if self._server.user:
             pair = base64.b64encode(f"{self._server.user}:{self._server.password}".encode()).decode()
             found["Authorization"] = f"Basic {pair}"
-        return found | (signature(self._secret, message.id, int(time.time()), body) if self._secret else {})
+        return found | (signature(self._key, message.id, int(time.time()), body) if self._key else {})
 
 
 def signature(key: bytes, number: str, time_s: int, body: bytes) -> dict[str, str]:
