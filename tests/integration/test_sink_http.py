@@ -17,7 +17,7 @@ import pytest
 from edgert import limits
 from edgert.errors import DeviceError
 from edgert.runtime.records import Result
-from edgert.stages.sink.web import live_page
+from edgert.stages.sink.web import http_sink
 from edgert.stages.sink.web.http_sink import HttpSink
 from tests.helpers.frames import detections, frame_of, result_of
 from tests.helpers.growth import is_freed
@@ -115,7 +115,7 @@ def test_a_page_closed_during_a_stream_is_freed_at_once() -> None:
 
 
 def test_a_snapshot_is_the_newest_image(sink: HttpSink, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(live_page, "_REPEAT_S", 0.05)
+    monkeypatch.setattr(http_sink, "_REPEAT_S", 0.05)
     assert ask(sink, "/snapshot.jpg")[0] == 503
     for index in range(3):
         sink.process(shown(index))
@@ -194,7 +194,7 @@ def test_head_has_no_body(sink: HttpSink) -> None:
 def test_a_failing_state_is_an_answer_not_a_crash(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(live_page, "_SHARED_S", 0.0)
+    monkeypatch.setattr(http_sink, "_SHARED_S", 0.0)
     sink = HttpSink("page", "127.0.0.1", 0, lambda: {"bad": object()} if caplog.records else {"bug": 1 / 0})
     sink.open()
     assert ask(sink, "/stats.json")[::2] == (500, b"a bug in edgert; its log has the traceback\n")

@@ -4,7 +4,6 @@ A viewer posts an offer to the address of a stream, and deletes the address in t
 """
 
 import asyncio
-import importlib.resources
 import importlib.util
 import json
 import logging
@@ -22,6 +21,7 @@ from edgert.stages.sink.stream.broadcast import Broadcast, Wanted
 from edgert.stages.sink.tcp_server import LoopThread, listen, wait_for_ever
 from edgert.stages.sink.web.http_exchange import Exchange, Request, Response, text
 from edgert.stages.sink.web.http_server import Access, HttpServer, address_of
+from edgert.stages.sink.web.inlined_page import inlined_page
 from edgert.stages.sink.web.live_images import LARGE_PX
 
 log = logging.getLogger("edgert.sink")
@@ -133,18 +133,6 @@ async def _answer(
     )
 
 
-_POLICY = (
-    "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; media-src blob:; img-src data:; "
-    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
-)
-_FILES = {
-    "/": ("player.html", "text/html; charset=utf-8"),
-    "/player.js": ("player.js", "text/javascript; charset=utf-8"),
-    "/receive.js": ("receive.js", "text/javascript; charset=utf-8"),
-    "/player.css": ("player.css", "text/css; charset=utf-8"),
-}
-
-
 class WebrtcSink:
     """Sink that serves live video: ``/`` and ``/streams.json`` for browsers, ``/whep/STREAM`` for WHEP players.
 
@@ -198,8 +186,4 @@ class WebrtcSink:
         """Return the answer to a request that is not below ``/whep/``."""
         if request.path == "/streams.json":
             return Response(HTTPStatus.OK, "application/json", json.dumps(self.whep.streams).encode())
-        if request.path not in _FILES:
-            return text(HTTPStatus.NOT_FOUND, "not found")
-        name, kind = _FILES[request.path]
-        body = importlib.resources.files("edgert.stages.sink.web").joinpath("page").joinpath(name).read_bytes()
-        return Response(HTTPStatus.OK, kind, body, {"Content-Security-Policy": _POLICY})
+        return inlined_page("player.html") if request.path == "/" else text(HTTPStatus.NOT_FOUND, "not found")
