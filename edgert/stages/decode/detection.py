@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar, Literal, Protocol, runtime_checkable
+from typing import ClassVar, Literal, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -164,7 +164,12 @@ def in_pixels(numbers: F32, network: Size, unit: Unit) -> F32:
 
 
 class Head(Protocol):
-    """Base of each family of detectors. Its dataclass fields are the task's ``options``."""
+    """Base of each family of detectors. Its dataclass fields are the task's ``options``.
+
+    A head whose objects overlap in another way than their boxes also has ``suppressed(found, iou, limit)``. It returns
+    the surviving rows of the candidates, best score first. ``shaped(record, kept, outputs, geometry)`` returns the
+    record with its ``corners``, ``masks``, or ``points`` and their ``names``.
+    """
 
     has_masks: ClassVar[bool] = False
     """Whether objects have masks."""
@@ -185,20 +190,7 @@ class Head(Protocol):
         """Return the boxes that reach ``score``. Raises ModelError like :meth:`class_count`."""
 
 
-@runtime_checkable
-class Suppressing(Protocol):
-    """Head with its own suppression, because its objects overlap in another way than their boxes."""
-
-    def suppressed(self, found: Candidates, iou: float, limit: int) -> Index:
-        """Return the surviving rows of the candidates, best score first."""
-
-
-@runtime_checkable
-class Shaped(Protocol):
-    """Head that reads the shapes of objects."""
-
-    def shaped(self, record: Detections, kept: Candidates, outputs: Sequence[Array], geometry: Geometry) -> Detections:
-        """Return the record with its ``corners``, ``masks``, or ``points`` and their ``names``."""
+AddShapes = Callable[[Detections, Candidates, Sequence[Array], Geometry], Detections]
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,7 +237,8 @@ class Detector:
         seen = int(np.max(kept.classes, initial=-1)) + 1
         check_labels(seen if count is None else count, self.labels, is_exact=count is not None)
         record = Detections(geometry.boxes(kept.boxes), kept.scores, kept.classes, self.labels)
-        return self.head.shaped(record, kept, outputs, geometry) if isinstance(self.head, Shaped) else record
+        add_shapes: AddShapes | None = getattr(self.head, "shaped", None)
+        return record if add_shapes is None else add_shapes(record, kept, outputs, geometry)
 
     def _suppressed(self, found: Candidates) -> Index:
         """Return the surviving rows of the candidates, best score first."""
@@ -253,8 +246,9 @@ class Detector:
             found = replace(found, classes=np.zeros_like(found.classes))
         elif not found.overlap:
             return strongest(found.scores, self.limit)
-        if isinstance(self.head, Suppressing):
-            return self.head.suppressed(found, self.iou, self.limit)
+        own: Callable[[Candidates, float, int], Index] | None = getattr(self.head, "suppressed", None)
+        if own is not None:
+            return own(found, self.iou, self.limit)
         return suppress(found.boxes, found.scores, found.classes, self.iou, self.limit)
 
 

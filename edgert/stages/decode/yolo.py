@@ -146,17 +146,14 @@ class YoloV8(Head):
         if self.class_count(shapes, network) is None:
             return Decoded(self.boxes).read(outputs, network, score)
         raw = as_f32(outputs[0])
-        if not is_columns(shapes[0], network):
+        if is_columns(shapes[0], network):
+            columns, scores, classes = detection.best_column(raw[4:], score)
+            found = raw[:4, columns].T
+        else:
             rows, scores, classes = best_class(raw[:, 4:], score)
-            places = in_pixels(raw[rows, :4], network, self.boxes)
-            return Candidates(corners(places[:, :2], places[:, 2:]), scores, classes)
-        # The maximum runs along memory; the class is then searched in the few columns that reach the score.
-        best = raw[4:].max(axis=0)
-        columns = np.flatnonzero(best >= score)
-        found = raw[:, columns].T
-        classes = found[:, 4:].argmax(axis=1).astype(np.int32)
-        places = in_pixels(found[:, :4], network, self.boxes)
-        return Candidates(corners(places[:, :2], places[:, 2:]), best[columns], classes)
+            found = raw[rows, :4]
+        places = in_pixels(found, network, self.boxes)
+        return Candidates(corners(places[:, :2], places[:, 2:]), scores, classes)
 
 
 def is_columns(shape: tuple[int, ...], network: Size) -> bool:
@@ -262,26 +259,20 @@ class YoloPose:
         shapes = shapes_of(outputs)
         self.check(shapes, geometry.network)
         raw = as_f32(outputs[0])
-        if is_final_pose(shapes[0], geometry.network, self.dims):
+        is_final = is_final_pose(shapes[0], geometry.network, self.dims)
+        if is_final:
             found = raw[detection.final_rows(raw[:, 4], raw[:, 5], self.score)]
             boxes, scores, classes = found[:, :4], found[:, 4], found[:, 5].astype(np.int32)
-            rows = (
-                self._suppressed(boxes, scores, classes) if self.agnostic else detection.strongest(scores, self.limit)
-            )
-            return self._record(boxes[rows], scores[rows], classes[rows], found[rows, 6:], geometry)
-        best = raw[4] if self.classes == 1 else raw[4 : 4 + self.classes].max(axis=0)
-        found = raw[:, best >= self.score].T
-        numbers = found[:, 4 : 4 + self.classes]
-        boxes, scores = corners(found[:, :2], found[:, 2:4]), numbers.max(axis=1)
-        classes = numbers.argmax(axis=1).astype(np.int32)
-        rows = self._suppressed(boxes, scores, classes)
-        return self._record(boxes[rows], scores[rows], classes[rows], found[rows, 4 + self.classes :], geometry)
-
-    def _suppressed(self, boxes: F32, scores: F32, classes: I32) -> detection.Index:
-        kinds = np.zeros_like(classes) if self.agnostic else classes
-        return detection.suppress(boxes, scores, kinds, self.iou, self.limit)
-
-    def _record(self, boxes: F32, scores: F32, classes: I32, points: F32, geometry: Geometry) -> Keypoints:
+        else:
+            columns, scores, classes = detection.best_column(raw[4 : 4 + self.classes], self.score)
+            found = raw[:, columns].T
+            boxes = corners(found[:, :2], found[:, 2:4])
+        if is_final and not self.agnostic:
+            rows = detection.strongest(scores, self.limit)
+        else:
+            kinds = np.zeros_like(classes) if self.agnostic else classes
+            rows = detection.suppress(boxes, scores, kinds, self.iou, self.limit)
+        boxes, points = boxes[rows], found[rows, 6 if is_final else 4 + self.classes :]
         places = points.reshape(len(points), points.shape[1] // self.dims, self.dims)
         if self.dims == 2:
             places = np.concatenate([places, np.ones((*places.shape[:2], 1), np.float32)], axis=2)
@@ -289,7 +280,7 @@ class YoloPose:
             boxes = in_pixels(boxes, geometry.network, self.boxes)
             places = places * np.array((*geometry.network, 1), np.float32)
         mapped = geometry.points(places)
-        return Keypoints(geometry.boxes(boxes), scores.copy(), classes, points=mapped, names=self.labels)
+        return Keypoints(geometry.boxes(boxes), scores[rows], classes[rows], points=mapped, names=self.labels)
 
 
 def is_final_pose(shape: tuple[int, ...], network: Size, dims: int = 3) -> bool:
