@@ -2,15 +2,15 @@
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import ClassVar, Literal, NamedTuple
 
 import numpy as np
 
-from edgert.stages.decode.decoder import F32, Array, Shapes, Size, logit, shapes_of, sigmoid
+from edgert.stages.decode.decoder import F32, Shapes, Size, sigmoid
 from edgert.stages.decode.detection import Candidates, Index, by_class, corners, suppress
 from edgert.stages.decode.guess import Fit, OutputSignature, wrong_shapes
-from edgert.stages.decode.rows import Found, Level, Numbers, RowHead
+from edgert.stages.decode.rows import ActivatedHead, Found, Level, Numbers, RowHead
 from edgert.stages.decode.yolo import product_scores
 
 # YOLOv5 and v7, exported before their boxes are decoded (``--train``, no ``--grid``, or cut at the convolutions for an
@@ -31,7 +31,7 @@ _ANCHORS: Mapping[str, tuple[tuple[float, ...], ...]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class YoloRaw(RowHead):
+class YoloRaw(ActivatedHead):
     """A map for each of several strides, [A, h, w, 5 + C], [A * (5 + C), h, w] or [h, w, A * (5 + C)], in any order.
 
     With s the sigmoid: center = (2 * s(xy) - 0.5 + cell) * stride, size = (2 * s(wh))^2 * anchor. The score is
@@ -41,8 +41,7 @@ class YoloRaw(RowHead):
         anchors: model family whose anchors are used.
         sizes: custom anchors instead: for each map, the largest first, width and height of each anchor in network
             pixels.
-        activation: ``none`` if the graph has the sigmoid; ``auto``, if the graph does not show it, tests whether every
-            objectness lies in 0-1.
+        activation: ``none`` if the graph has the sigmoid; see :class:`ActivatedHead`, which tests the objectness.
         formula: ``exp`` for YOLOv3 and v4 of Darknet: center = (s(xy) + cell) * stride, size = exp(wh) * anchor.
     """
 
@@ -62,30 +61,16 @@ class YoloRaw(RowHead):
     def class_count(self, shapes: Shapes, network: Size) -> int:
         return self._levels(shapes, network).numbers - 5
 
-    def read(self, outputs: Sequence[Array], network: Size, score: float) -> Candidates:
-        """See :meth:`RowHead.read`; ``auto`` reads all objectness first."""
-        if self.activation != "auto":
-            return super(YoloRaw, self).read(outputs, network, score)
-        levels = self.levels(shapes_of(outputs), network, score)
-        objectness = [level.floors[0][0].of(outputs, level.rows) for level in levels]
-        low, high = min(map(np.min, objectness)), max(map(np.max, objectness))
-        return replace(self, activation="none" if 0 <= low <= high <= 1 else "sigmoid").read(outputs, network, score)
-
-    def why_all_rows(self, shapes: Shapes, network: Size) -> str:
-        why = "activation: auto reads all objectness; options: {activation: sigmoid} or none does not"
-        return why if self.activation == "auto" else ""
-
     def levels(self, shapes: Shapes, network: Size, score: float) -> tuple[Level, ...]:
         """See :meth:`RowHead.levels`: one per anchor, the largest map's first. Objectness bounds the score."""
         layout, anchors = self._levels(shapes, network), len(self._table[0]) // 2
-        floor = logit(score) if self.activation == "sigmoid" else score
         found = []
         for index in layout.order:
             rows = math.prod(layout.sizes[index])
             for anchor in range(anchors):
                 every = layout.numbers_of(index, anchor, rows, anchors)
                 one = every._replace(width=1, first=every.first + 4 * every.apart)
-                found.append(Level(rows, ((one, floor),), (every,)))
+                found.append(Level(rows, ((one, self.floor_of(score)),), (every,)))
         return tuple(found)
 
     def placed(self, found: Sequence[Found], shapes: Shapes, network: Size, score: float) -> Candidates:

@@ -43,6 +43,24 @@ class FaceHead(RowHead, ABC):
         if signature.network is not None and cls().accepts(signature.shapes, signature.network):
             yield Fit(f"{len(signature.shapes)} outputs are {cls.reads}", 4, 1)
 
+    def scores(self, parts: Sequence[F32]) -> F32:
+        """Return (M,) scores of rows of a level."""
+        return parts[0][:, 0]
+
+    @abstractmethod
+    def faces(self, number: int, found: Found, shapes: Shapes, network: Size) -> tuple[F32, ...]:
+        """Return boxes (M, 4) and perhaps points (M, 2 * K) of rows of a level, in network pixels."""
+
+    def placed(self, found: Sequence[Found], shapes: Shapes, network: Size, score: float) -> Candidates:
+        levels = []
+        for number, (rows, parts) in enumerate(found):
+            scores = self.scores(parts)
+            kept = np.flatnonzero(scores >= score)
+            faces = Found(rows[kept], tuple([part[kept] for part in parts]))
+            levels.append((scores[kept], *self.faces(number, faces, shapes, network)))
+        scores, boxes, *points = (np.concatenate(some) for some in zip(*levels, strict=True))
+        return Candidates(boxes, scores, np.zeros(len(scores), np.int32), points[0] if points else None)
+
     def shaped(self, record: Detections, kept: Candidates, outputs: Sequence[Array], geometry: Geometry) -> Detections:
         """Return the record with points, each with the score of its face."""
         if kept.extras is None:
@@ -82,20 +100,6 @@ def _fit_levels(shapes: Shapes, network: Size, signatures: Sequence[Mapping[int,
     return 1 <= each <= most and rest == 0
 
 
-def _concatenate(parts: Sequence[Candidates]) -> Candidates:
-    extras = [one.extras for one in parts if one.extras is not None]
-    return Candidates(
-        np.concatenate([one.boxes for one in parts]),
-        np.concatenate([one.scores for one in parts]),
-        np.concatenate([one.classes for one in parts]),
-        np.concatenate(extras) if extras else None,
-    )
-
-
-def _face_candidates(boxes: F32, scores: F32, points: F32 | None = None) -> Candidates:
-    return Candidates(boxes, scores, np.zeros(len(scores), np.int32), points)
-
-
 @dataclass(frozen=True, slots=True)
 class Scrfd(FaceHead):
     """For each of three or five levels scores [N, 1], distances to the sides [N, 4], and perhaps points [N, 10].
@@ -115,15 +119,12 @@ class Scrfd(FaceHead):
         self.class_count(shapes, network)
         return tuple([_face_level(level, shapes, (score,)) for level in levels_of(shapes)])
 
-    def placed(self, found: Sequence[Found], shapes: Shapes, network: Size, score: float) -> Candidates:
-        parts = []
-        for number, (level, (rows, (scores, sides, *points))) in enumerate(zip(levels_of(shapes), found, strict=True)):
-            center = _cell_corners(network, 8 << number, rows, shapes[level[1][0]][0])
-            sides = sides * np.float32(8 << number)
-            boxes = np.concatenate([center - sides[:, :2], center + sides[:, 2:]], axis=1)
-            marks = [some * np.float32(8 << number) + np.tile(center, len(NAMES)) for some in points]
-            parts.append(_face_candidates(boxes, scores[:, 0], *marks))
-        return _concatenate(parts)
+    def faces(self, number: int, found: Found, shapes: Shapes, network: Size) -> tuple[F32, ...]:
+        stride, (_, *tables) = np.float32(8 << number), found.parts
+        cell = _cell_corners(network, number, found.rows, shapes)
+        sides, *points = (table * stride for table in tables)
+        boxes = np.concatenate([cell - sides[:, :2], cell + sides[:, 2:]], axis=1)
+        return boxes, *(some + np.tile(cell, len(NAMES)) for some in points)
 
 
 def _face_level(level: Mapping[int, list[int]], shapes: Shapes, floors: Sequence[float]) -> Level:
@@ -132,11 +133,11 @@ def _face_level(level: Mapping[int, list[int]], shapes: Shapes, floors: Sequence
     return Level(shapes[tables[0].output][0], tuple(zip(tables, floors, strict=False)), tuple(tables))
 
 
-def _cell_corners(network: Size, stride: int, rows: Index, count: int) -> F32:
-    """Return (M, 2) x, y in network pixels of the cells of these rows, of a level with ``count`` rows."""
-    grid = decoder.grid_of(network, (stride,))
+def _cell_corners(network: Size, number: int, rows: Index, shapes: Shapes) -> F32:
+    """Return (M, 2) x, y in network pixels of the cells of these rows of a level."""
+    grid, count = decoder.grid_of(network, (8 << number,)), shapes[levels_of(shapes)[number][4][0]][0]
     cell = rows // (count // len(grid.x))
-    places: F32 = np.stack([grid.x[cell], grid.y[cell]], axis=1) * np.float32(stride)
+    places: F32 = np.stack([grid.x[cell], grid.y[cell]], axis=1) * np.float32(8 << number)
     return places
 
 
@@ -199,10 +200,9 @@ class RetinaFace(FaceHead):
         face = classes._replace(first=1, width=1)
         return (Level(shapes[0][0], ((face, score),), (face, boxes, points)),)
 
-    def placed(self, found: Sequence[Found], shapes: Shapes, network: Size, score: float) -> Candidates:
-        ((rows, (scores, boxes, points)),) = found
-        placed, marks = _from_priors(priors_of(network, self.sizes, False)[rows], boxes, points)
-        return _face_candidates(placed, scores[:, 0], marks)
+    def faces(self, number: int, found: Found, shapes: Shapes, network: Size) -> tuple[F32, ...]:
+        _, boxes, points = found.parts
+        return _from_priors(priors_of(network, self.sizes, False)[found.rows], boxes, points)
 
 
 def _by_width(shapes: Shapes) -> list[Numbers]:
@@ -245,29 +245,17 @@ class YuNet(FaceHead):
             return (Level(shapes[0][0], ((face, least), (overlaps, least)), (face, overlaps, table)),)
         return tuple([_face_level(level, shapes, (least, least)) for level in levels_of(shapes)])
 
-    def placed(self, found: Sequence[Found], shapes: Shapes, network: Size, score: float) -> Candidates:
-        parts = []
-        for number, (rows, (one, other, *tables)) in enumerate(found):
-            scores = np.sqrt(np.clip(one[:, 0], 0, 1) * np.clip(other[:, 0], 0, 1))
-            keep = scores >= score
-            rows, numbers = rows[keep], [table[keep] for table in tables]
-            if len(shapes) == 3:
-                priors = priors_of(network, self.sizes, True)[rows]
-                placed, points = _from_priors(priors, numbers[0][:, :4], numbers[0][:, 4:])
-            else:
-                placed, points = self._in_cells(number, rows, numbers, shapes, network)
-            parts.append(_face_candidates(placed, scores[keep], points))
-        return _concatenate(parts)
+    def scores(self, parts: Sequence[F32]) -> F32:
+        found: F32 = np.sqrt(np.clip(parts[0][:, 0], 0, 1) * np.clip(parts[1][:, 0], 0, 1))
+        return found
 
-    def _in_cells(
-        self, number: int, rows: Index, numbers: Sequence[F32], shapes: Shapes, network: Size
-    ) -> tuple[F32, F32]:
-        """Return boxes and points in network pixels, from a level's numbers, which are relative to the cells."""
-        boxes, points = numbers
-        stride, count = np.float32(8 << number), shapes[levels_of(shapes)[number][4][0]][0]
-        cell = _cell_corners(network, 8 << number, rows, count)
+    def faces(self, number: int, found: Found, shapes: Shapes, network: Size) -> tuple[F32, ...]:
+        _, _, boxes, *points = found.parts
+        if not points:
+            return _from_priors(priors_of(network, self.sizes, True)[found.rows], boxes[:, :4], boxes[:, 4:])
+        stride, cell = np.float32(8 << number), _cell_corners(network, number, found.rows, shapes)
         placed = corners(cell + boxes[:, :2] * stride, np.exp(boxes[:, 2:]) * stride)
-        return placed, points * stride + np.tile(cell, len(NAMES))
+        return placed, points[0] * stride + np.tile(cell, len(NAMES))
 
 
 @dataclass(frozen=True, slots=True)
@@ -291,9 +279,9 @@ class YoloV5Face(FaceHead):
         table = columns(0, shapes[0])
         return (Level(shapes[0][0], ((table._replace(first=4, width=1), score),), (table,)),)
 
-    def placed(self, found: Sequence[Found], shapes: Shapes, network: Size, score: float) -> Candidates:
-        ((_, (table,)),) = found
-        scores = table[:, 4] * table[:, -1]
-        keep = scores >= score
-        table = table[keep]
-        return _face_candidates(corners(table[:, :2], table[:, 2:4]), scores[keep], table[:, 5:-1])
+    def scores(self, parts: Sequence[F32]) -> F32:
+        return parts[0][:, 4] * parts[0][:, -1]
+
+    def faces(self, number: int, found: Found, shapes: Shapes, network: Size) -> tuple[F32, ...]:
+        (table,) = found.parts
+        return corners(table[:, :2], table[:, 2:4]), table[:, 5:-1]

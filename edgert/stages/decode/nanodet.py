@@ -10,16 +10,16 @@ PicoDet: ``deploy/third_engine/demo_onnxruntime/infer_demo.py`` of github.com/Pa
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import ClassVar, Literal
 
 import numpy as np
 
-from edgert.stages.decode.decoder import F32, Array, Shapes, Size, all_cells, cells, grid_of, logit, shapes_of, sigmoid
+from edgert.stages.decode.decoder import F32, Array, Shapes, Size, all_cells, cells, grid_of, sigmoid
 from edgert.stages.decode.detection import I32, Candidates, Index, best_class, corners, every_class
 from edgert.stages.decode.guess import STRIDES, Fit, OutputSignature, wrong_shapes
-from edgert.stages.decode.rows import Found, Level, Numbers, RowHead, columns
+from edgert.stages.decode.rows import ActivatedHead, Found, Level, Numbers, RowHead, columns
 
 # FastestDet (github.com/dog-qiuqiu/FastestDet): one feature map, objectness and classes combined by powers.
 #
@@ -101,7 +101,7 @@ class _Layout:
 
 
 @dataclass(frozen=True, slots=True)
-class NanoDet(RowHead):
+class NanoDet(ActivatedHead):
     """Scores [S, C], after their sigmoid, and sides [S, 4 * bins] of each level; NanoDet Plus has all in one output.
 
     That output is [S, C + 4 * bins]. A side's distance = softmax over its bins * (0, 1, 2, ...) * stride, measured from
@@ -140,7 +140,7 @@ class NanoDet(RowHead):
         layout = self._layout(shapes, network)
         parts = zip(layout.rows, layout.scores, layout.sides, strict=True)
         return tuple(
-            [Level(rows, ((numbers, self._floor(score)),), (numbers, sides)) for rows, numbers, sides in parts]
+            [Level(rows, ((numbers, self.floor_of(score)),), (numbers, sides)) for rows, numbers, sides in parts]
         )
 
     def placed(self, found: Sequence[Found], shapes: Shapes, network: Size, score: float) -> Candidates:
@@ -152,10 +152,6 @@ class NanoDet(RowHead):
             start += count
         rows, scores, classes, sides = (np.concatenate(some) for some in zip(*parts, strict=True))
         return Candidates(_boxes(sides, rows, layout, network), scores, classes)
-
-    def _floor(self, score: float) -> float:
-        """Return the lowest number of a class that reaches the score."""
-        return score
 
     def _score_cells(self, numbers: F32, score: float) -> tuple[Index, F32, I32]:
         """Return cells, scores and classes that reach the score."""
@@ -176,8 +172,7 @@ class YoloV8Raw(NanoDet):
     cell counts for its best class. The distances are those of :class:`NanoDet`.
 
     Attributes:
-        activation: function that turns the numbers of classes into scores. ``auto``, if the graph does not show it,
-            tests whether all lie in 0-1.
+        activation: ``none`` if the graph has the sigmoid; see :class:`ActivatedHead`, which tests all scores.
     """
 
     name: ClassVar[str] = "yolov8-raw"
@@ -185,24 +180,8 @@ class YoloV8Raw(NanoDet):
     rank: ClassVar[int] = 3
     activation: Literal["auto", "sigmoid", "none"] = "auto"
 
-    def read(self, outputs: Sequence[Array], network: Size, score: float) -> Candidates:
-        """See :meth:`RowHead.read`; ``auto`` reads all scores first."""
-        if self.activation != "auto":
-            return super(YoloV8Raw, self).read(outputs, network, score)
-        layout = self._layout(shapes_of(outputs), network)
-        numbers = [one.of(outputs, rows) for one, rows in zip(layout.scores, layout.rows, strict=True)]
-        low, high = min(map(np.min, numbers)), max(map(np.max, numbers))
-        return replace(self, activation="none" if 0 <= low <= high <= 1 else "sigmoid").read(outputs, network, score)
-
-    def why_all_rows(self, shapes: Shapes, network: Size) -> str:
-        why = "activation: auto reads all scores; options: {activation: sigmoid} or none does not"
-        return why if self.activation == "auto" else ""
-
-    def _floor(self, score: float) -> float:
-        return logit(score) if self.activation == "sigmoid" else score
-
     def _score_cells(self, numbers: F32, score: float) -> tuple[Index, F32, I32]:
-        rows, scores, classes = best_class(numbers, self._floor(score))
+        rows, scores, classes = best_class(numbers, self.floor_of(score))
         return rows, sigmoid(scores) if self.activation == "sigmoid" else scores, classes
 
 

@@ -6,13 +6,13 @@ that matter to the host.
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Any, Literal, NamedTuple, cast
 
 import numpy as np
 
-from edgert.stages.decode.decoder import F32, Array, Shapes, Size, as_f32, shapes_of
+from edgert.stages.decode.decoder import F32, Array, Shapes, Size, as_f32, logit, shapes_of
 from edgert.stages.decode.detection import Bool, Candidates, Head, Index
 
 FINAL = "an end-to-end export has final boxes"
@@ -116,7 +116,7 @@ class RowHead(Head, ABC):
         """Return the boxes of the found rows of each level that reach ``score``."""
 
     def seen(self, found: Sequence[Found], shapes: Shapes) -> Sequence[Array]:
-        """Return the outputs that :meth:`Shaped.shaped` reads, reduced to the found rows; empty if it reads none."""
+        """Return the outputs that ``shaped`` reads, reduced to the found rows; empty if it reads none."""
         return ()
 
     def why_all_rows(self, shapes: Shapes, network: Size) -> str:
@@ -128,3 +128,32 @@ class RowHead(Head, ABC):
         shapes = shapes_of(outputs)
         found = [scan(outputs, level) for level in _levels(self, shapes, network, score)]
         return self.placed(found, shapes, network, score)
+
+
+class ActivatedHead(RowHead, ABC):
+    """Base of heads whose first numbers bound the score. They pass a sigmoid in the graph, or behind it.
+
+    Attributes:
+        activation: ``none`` if the graph has the sigmoid. ``auto``, if the graph does not show it, tests whether all
+            these numbers lie in 0-1.
+    """
+
+    activation: Literal["auto", "sigmoid", "none"] = "none"
+
+    def read(self, outputs: Sequence[Array], network: Size, score: float) -> Candidates:
+        """See :meth:`RowHead.read`; ``auto`` reads the numbers of all rows first."""
+        if self.activation != "auto":
+            return super().read(outputs, network, score)
+        levels = self.levels(shapes_of(outputs), network, score)
+        numbers = [level.floors[0][0].of(outputs, level.rows) for level in levels]
+        low, high = min(map(np.min, numbers)), max(map(np.max, numbers))
+        known: RowHead = replace(cast("Any", self), activation="none" if 0 <= low <= high <= 1 else "sigmoid")
+        return known.read(outputs, network, score)
+
+    def why_all_rows(self, shapes: Shapes, network: Size) -> str:
+        why = "activation: auto reads every row; options: {activation: sigmoid} or none does not"
+        return why if self.activation == "auto" else ""
+
+    def floor_of(self, score: float) -> float:
+        """Return the lowest number that reaches the score."""
+        return logit(score) if self.activation == "sigmoid" else score

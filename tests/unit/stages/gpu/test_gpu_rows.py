@@ -124,7 +124,7 @@ def test_what_the_kernel_does_not_read(head: Any, shape: tuple[int, ...], dtype:
 
 def test_several_outputs_that_the_kernel_does_not_read() -> None:
     maps = [GpuTensor("map", (2, 3, *size, 9), "float32", None) for size in RAW]  # type: ignore[arg-type]
-    assert "auto reads all objectness" in GpuRows.unsupported(detection.Detector(anchors.YoloRaw()), maps, NETWORK)
+    assert "auto reads every row" in GpuRows.unsupported(detection.Detector(anchors.YoloRaw()), maps, NETWORK)
     mixed = [GpuTensor("one", (2, 300, width), dtype, None) for width, dtype in ((4, "float32"), (9, "float16"))]  # type: ignore[arg-type]
     assert "not float16, float32" in GpuRows.unsupported(detection.Detector(decoded.Ssd()), mixed, NETWORK)
     sizes = tuple((10.0, 20.0) * 6 for _ in RAW)
