@@ -1,15 +1,21 @@
 """Environment that a pipeline gives to its sources, stages and sinks, and helpers that most stages share."""
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from edgert.clock import REAL, Clock
-from edgert.memory import Counter
+from edgert.errors import StageError
+from edgert.memory import Counter, Pool
 from edgert.runtime.decisions import Journal
+from edgert.runtime.frame import U8
 from edgert.runtime.records import Result
 from edgert.runtime.stage import ServedSource, Source
+
+_IN_FLIGHT = 6  # being painted, waiting in a queue or two, in a sink, shown to a viewer
+_MOST_SIZES = 8  # as of cameras whose images a stage makes
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +71,37 @@ class Context:
         """
         sources = self.sources.values()
         return bool(sources) and not any(one.live or isinstance(one, ServedSource) for one in sources)
+
+
+class ImageBuffers:
+    """Reused memory for images that may outlive their frames, such as those that an encoder or a viewer keeps.
+
+    The lease on an image is released at once. A :class:`~edgert.memory.Pool` never reuses a buffer that an array still
+    refers to, so that code which holds the image, or a view of it, is safe without further steps.
+    """
+
+    def __init__(self) -> None:
+        self._pools: dict[tuple[int, Counter], Pool] = {}
+
+    def take(self, shape: tuple[int, ...], counter: Counter) -> U8:
+        """Return a C-contiguous uint8 array of ``shape``, contents undefined. Never waits.
+
+        Allocates for another size, and when more than a handful are held at the same time.
+        """
+        key = math.prod(shape), counter
+        if key not in self._pools:
+            if len(self._pools) == _MOST_SIZES:
+                del self._pools[next(iter(self._pools))]
+            self._pools[key] = Pool(key[0], _IN_FLIGHT, counter)
+        leased = self._pools[key].acquire(0)
+        if leased is None:
+            raise StageError("no image buffer is free", why="a lease on one was kept")
+        leased[1].release()
+        return leased[0].reshape(shape)
+
+    def clear(self) -> None:
+        """Free the memory that no array refers to."""
+        self._pools.clear()
 
 
 class SimpleStage:

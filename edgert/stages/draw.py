@@ -14,13 +14,12 @@ import numpy.typing as npt
 
 from edgert.clock import REAL, Clock
 from edgert.config.stages import DrawStage
-from edgert.errors import BuildError, DeviceError, StageError
-from edgert.memory import Counter, Pool
+from edgert.errors import BuildError, DeviceError
 from edgert.runtime.frame import U8, Frame, bgr_into, origin_of
 from edgert.runtime.records import AnomalyMap, Classification, Crops, DepthMap, Detections, Record, Result, Segmentation
 from edgert.runtime.stage import Stage
 from edgert.stages import shapes
-from edgert.stages.context import SimpleStage
+from edgert.stages.context import ImageBuffers, SimpleStage
 from edgert.stages.gpu.download import Downloader
 from edgert.stages.paint import INK, Bgr, Pen, Shape, color_of, load_font, paint
 from edgert.stages.shapes import Canvas
@@ -236,11 +235,6 @@ def _notes(canvas: Canvas, crops: Crops, parent: Record | None) -> Iterable[Shap
             yield from shapes.notes(canvas, np.asarray(parent.boxes[row]), texts, shades[row])
 
 
-# An encoder, a viewer of the live page or the user may keep a drawn image for longer than its frame. So its lease is
-# released at once. A Pool never reuses a buffer that an array still refers to, so that code which holds the image, or a
-# view of it, is safe without further steps.
-
-_IN_FLIGHT = 6  # being painted, waiting in a queue or two, in a sink, shown to a viewer
 Shapes = Callable[[tuple[int, int]], Sequence[Shape]]
 """Function from (width, height) of an image to the shapes to paint on it."""
 
@@ -249,25 +243,10 @@ class ImagePainter:
     """Maker of BGR images of results, in reused memory of the host or a GPU. For one thread; its images are for any."""
 
     def __init__(self) -> None:
-        self._pool: Pool | None = None
+        self.buffers = ImageBuffers()
         self._painters: dict[int, GpuPainter] = {}  # by ordinal of the GPU
         self._downloader = Downloader()
         self._why_not = self._logged = ""
-
-    def take(self, shape: tuple[int, ...], counter: Counter) -> U8:
-        """Return a C-contiguous uint8 array of ``shape``, contents undefined. Never waits.
-
-        Allocates when the shape changes, and when more than a handful are held at the same time.
-        """
-        nbytes = math.prod(shape)
-        if self._pool is None or self._pool.nbytes != nbytes or self._pool.counter is not counter:
-            self._pool = Pool(nbytes, _IN_FLIGHT, counter)
-        leased = self._pool.acquire(0)
-        if leased is None:
-            raise StageError("no image buffer is free", why="a lease on one was kept")
-        buffer, lease = leased
-        lease.release()
-        return buffer.reshape(shape)
 
     def paint(self, result: Result, width: int | None, found: Shapes) -> U8:
         """Return a new BGR image of the frame, or of the image drawn before, with shapes painted on it.
@@ -304,14 +283,14 @@ class ImagePainter:
         return self._bgr_copy(result, (result.frame.width, result.frame.height))
 
     def close(self) -> None:
-        self._pool = None
+        self.buffers.clear()
         self._downloader = Downloader()
         while self._painters:
             self._painters.popitem()[1].close()
 
     def _bgr_copy(self, result: Result, size: tuple[int, int]) -> U8:
         frame = result.frame
-        image = self.take((size[1], size[0], 3), frame.lease.counter)
+        image = self.buffers.take((size[1], size[0], 3), frame.lease.counter)
         if result.image is None:
             bgr_into(frame, image)
         elif result.image.shape == image.shape:

@@ -19,11 +19,11 @@ from pydantic import Field, WithJsonSchema, model_validator
 from edgert.config import stages as section
 from edgert.config.fields import Name, Names
 from edgert.config.flow import inputs_of, upstream
-from edgert.errors import ConfigError, StageError
-from edgert.memory import Counter, Pool, lend
+from edgert.errors import ConfigError
+from edgert.memory import lend
 from edgert.runtime import Detections, Frame, Result
 from edgert.runtime.frame import U8, full_frame, origin_of, with_planes
-from edgert.stages.context import SimpleStage
+from edgert.stages.context import ImageBuffers, SimpleStage
 from edgert.stages.crop import known_classes
 from edgert.stages.zones import geometry
 from edgert.stages.zones.areas import class_numbers
@@ -36,7 +36,6 @@ if TYPE_CHECKING:
 How = Literal["black", "blur", "blocks"]
 F64 = npt.NDArray[np.float64]
 Box = tuple[int, int, int, int]
-_IN_FLIGHT = 6  # frames in queues, in a sink, shown to a viewer
 _COARSE = 8
 """Squares along the shorter side of a blurred part: too few to recognize a face or a plate."""
 _AREAS = {"type": "object", "additionalProperties": {"type": "array", "items": {"type": "array"}}}
@@ -111,7 +110,7 @@ class Privacy(SimpleStage):
         margin: float = 0.0,
     ) -> None:
         self.name, self._areas, self._classes, self._how, self._margin = name, areas, classes, how, margin
-        self._pools: dict[int, Pool] = {}
+        self._buffers = ImageBuffers()
         self._boxes: dict[str, F64] = {}  # objects of each stream's last frame on which a model ran
 
     def process(self, result: Result) -> Result:
@@ -125,12 +124,12 @@ class Privacy(SimpleStage):
         return replace(result, frame=frame, image=None)
 
     def close(self) -> None:
-        self._pools.clear()
+        self._buffers.clear()
 
     def _copy(self, frame: Frame) -> Frame:
         """Return a copy of the frame, whose memory is reused only after the frame's end."""
         sizes = [math.prod(plane.shape) for plane in frame.planes]
-        buffer, start, planes = self._buffer(sum(sizes), frame.lease.counter), 0, list[U8]()
+        buffer, start, planes = self._buffers.take((sum(sizes),), frame.lease.counter), 0, list[U8]()
         for plane, size in zip(frame.planes, sizes, strict=True):
             own = buffer[start : start + size].reshape(plane.shape)
             np.copyto(own, plane)
@@ -139,15 +138,6 @@ class Privacy(SimpleStage):
         frame.lease.counter.copied(start)
         lease = lend(tuple(planes), frame.lease.counter) if frame.delivery is None else frame.lease
         return with_planes(frame, tuple(planes), lease)
-
-    def _buffer(self, nbytes: int, counter: Counter) -> U8:
-        if nbytes not in self._pools:
-            self._pools[nbytes] = Pool(nbytes, _IN_FLIGHT, counter)
-        leased = self._pools[nbytes].acquire(0)
-        if leased is None:
-            raise StageError("no image buffer is free", why="a lease on one was kept")
-        leased[1].release()  # a pool never reuses a buffer that an array still refers to
-        return leased[0]
 
     def _objects(self, result: Result) -> F64:
         """Return (N, 4) boxes with margin in source pixels, from all records; the last boxes where no model ran."""

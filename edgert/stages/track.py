@@ -1,7 +1,8 @@
 """``track:`` stage: one tracker per stream, fed with the newest detections."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Protocol, runtime_checkable
+from typing import Protocol
 
 import numpy as np
 
@@ -15,7 +16,9 @@ from edgert.stages.context import Context, SimpleStage, make_stage
 class Tracker(Protocol):
     """Tracker that numbers the objects of one stream, in one thread.
 
-    It may also be a :class:`LookingTracker` and a :class:`PredictingTracker`.
+    One that uses more than boxes also has ``look(result, found)``, which is called before each update with these
+    detections. One that predicts has ``ahead(steps)``. It returns where the objects of the last update are this many
+    update intervals later: numbers (N,), and (N, 4) pixels by which the sides of the boxes have moved.
     """
 
     def update(self, boxes: F32, scores: F32, classes: I32) -> I64:
@@ -28,25 +31,6 @@ class Tracker(Protocol):
 
         Returns:
             (N,) int64 object numbers of the detections, from 1; -1 for a detection without an object.
-        """
-
-
-@runtime_checkable
-class LookingTracker(Protocol):
-    """Tracker that uses more than boxes."""
-
-    def look(self, result: Result, found: Detections) -> None:
-        """Read the result's frame and other outputs, before each update with these detections."""
-
-
-@runtime_checkable
-class PredictingTracker(Protocol):
-    """Tracker that predicts where objects are between two updates."""
-
-    def ahead(self, steps: float) -> tuple[I64, F64]:
-        """Predict where the objects of the last update are ``steps`` update intervals later.
-
-        They are numbers (N,), and (N, 4) pixels by which the sides of the boxes have moved.
         """
 
 
@@ -91,8 +75,9 @@ class Track(SimpleStage):
         if found is None:  # no model ran on this frame, because of `every`
             expected = self._predict(one, at_ns)
             return result if expected is None else result.with_output(self.name, expected)
-        if isinstance(one.tracker, LookingTracker):
-            one.tracker.look(result, found)
+        look: Callable[[Result, Detections], None] | None = getattr(one.tracker, "look", None)
+        if look is not None:
+            look(result, found)
         ids = one.tracker.update(found.boxes, found.scores, found.classes)
         kept = ids != UNTRACKED
         if one.seen is not None:
@@ -102,10 +87,11 @@ class Track(SimpleStage):
 
     def _predict(self, one: _StreamState, at_ns: int) -> Detections | None:
         """Return the objects of the last update at their predicted positions; None without a prediction."""
-        if not self._predicts or one.seen is None or not isinstance(one.tracker, PredictingTracker):
+        ahead: Callable[[float], tuple[I64, F64]] | None = getattr(one.tracker, "ahead", None)
+        if not self._predicts or one.seen is None or ahead is None:
             return None
         steps = (at_ns - one.at_ns) / one.interval_ns if one.interval_ns > 0 else 0.0
-        ids, sides = one.tracker.ahead(min(max(steps, 0.0), _FARTHEST))
+        ids, sides = ahead(min(max(steps, 0.0), _FARTHEST))
         moved = dict(zip(ids.tolist(), sides, strict=True))
         still = np.zeros(4)
         return move_objects(one.seen, np.array([moved.get(number, still) for number in _ids(one.seen)]).reshape(-1, 4))

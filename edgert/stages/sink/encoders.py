@@ -22,6 +22,7 @@ from edgert.memory.cuda import CudaDevice, DeviceView
 from edgert.runtime.frame import U8, Color, yuv_planes
 from edgert.runtime.records import Result
 from edgert.runtime.worker import Worker
+from edgert.stages.context import ImageBuffers
 from edgert.stages.draw import ImagePainter
 from edgert.stages.gpu.download import Downloader
 
@@ -129,7 +130,7 @@ class I420Writer:
     """Converter of results to packed I420. Buffers are reused once nothing refers to them."""
 
     def __init__(self) -> None:
-        self._packed, self._bgr, self._downloader = ImagePainter(), ImagePainter(), Downloader()
+        self._packed, self._bgr, self._downloader = ImageBuffers(), ImagePainter(), Downloader()
 
     def write(self, result: Result) -> U8:
         """Return the drawn image, or the frame where nothing was drawn, as I420.
