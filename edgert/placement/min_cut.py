@@ -66,7 +66,7 @@ class Cutter:
     def __init__(self, network: Network, first: str, second: str) -> None:
         self._network, self._pair = network, (first, second)
         plain = [preferred_assignment(network, order) for order in (self._pair, self._pair[::-1])]
-        self._plain = [run_use(network, one) for one in plain if one is not None]
+        self._plain = [one for one in plain if one is not None]
         if not self._plain:
             raise stranded_error(network, self._pair)
         units = range(len(network.units))
@@ -99,15 +99,18 @@ class Cutter:
         units, (tails, heads) = len(self._network.units), self._ends[:, : len(worth)]
         into = np.bincount(heads, worth * (tails == self._source), self._nodes)[:units]
         both = np.minimum(into, np.bincount(tails, worth * (heads == self._sink), self._nodes)[:units])
-        plain = min(run.cost(price) for run in self._plain)
+        plain = min(self._cost(one, price, entry)[1] for one in self._plain)
         scale = _SCALE / max(plain - float(both.sum()), 1e-9 * plain, 1e-200)
         endless = np.full(len(self._endless), np.inf)
         is_second = self._sink_side(np.concatenate((worth, -both, -both, endless)) * scale)
         assignment = tuple(second if on_second else first for on_second in is_second[:units].tolist())
-        use = run_use(self._network, assignment)
-        entries = sum(end == second for _, _, end, _ in transitions_of(self._network, assignment)) if entry else 0
-        cost = use.cost(price) + entry * entries
+        use, cost = self._cost(assignment, price, entry)
         return CheapestPlacement(assignment, use, cost, cost - len(worth) / scale)
+
+    def _cost(self, assignment: Assignment, price: Price, entry: float) -> tuple[Use, float]:
+        use, ends = run_use(self._network, assignment), transitions_of(self._network, assignment)
+        entries = sum(end == self._pair[1] for _, _, end, _ in ends) if entry else 0
+        return use, use.cost(price) + entry * entries
 
     def _sink_side(self, capacity: F64) -> npt.NDArray[np.bool_]:
         """Return whether each node is on the sink's side of a minimum cut of the arcs."""

@@ -5,7 +5,7 @@ import pytest
 
 from edgert.errors import PlacementError
 from edgert.placement.exact import exact_placement
-from edgert.placement.min_cut import cut
+from edgert.placement.min_cut import Cutter, cut
 from edgert.placement.problem import GPU, Cost, Edge, Network, Transition, Unit
 from edgert.placement.run_load import (
     ENERGY,
@@ -17,6 +17,7 @@ from edgert.placement.run_load import (
     preferred_assignment,
     run_load,
     segments,
+    transitions_of,
 )
 from tests.helpers.placement import BOARD, GPU_DLA, Everything, random_network
 
@@ -117,6 +118,17 @@ def test_cuts_are_the_best_of_all(seed: int) -> None:
         assert found.cost == pytest.approx(every.cost(price).min(), rel=1e-7)
         assert run_load(net, found.assignment).cost(price) == pytest.approx(found.cost, rel=1e-9)
         assert found.gap <= 1e-5
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_tensors_that_enter_the_second_cost_more_where_asked(seed: int) -> None:
+    net = random_network(seed, 7, forbidden=0.4)
+    every = Everything(net)
+    added = [sum(end == "dla0" for _, _, end, _ in transitions_of(net, every.assignment(index)))
+             for index in range(len(every.labels))]  # fmt: skip
+    for entry in (0.01, 1.0, 100.0):
+        found = Cutter(net, *GPU_DLA).solve(ENERGY, entry=entry)
+        assert found.cost == pytest.approx((every.energy_mj + entry * np.array(added)).min(), rel=1e-7)
 
 
 @pytest.mark.slow
