@@ -1,20 +1,21 @@
 """Selection of engines for a throughput mix: where and how often each network runs, within all limits."""
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import product
 
 import numpy as np
 
 from edgert.errors import PlacementError
 from edgert.placement.constraints import Limits
-from edgert.placement.integer import Program, import_scipy
+from edgert.placement.integer import Program
 from edgert.placement.problem import Assignment, Network
 from edgert.placement.run_load import Load, run_load
-from edgert.placement.throughput import F64, Column, Mix, Resources, Search
+from edgert.placement.throughput import Column, Mix, PricedMix, Resources, Search, priced_mix
 
 _RARE = 1e-6  # an engine that runs a smaller share of its network's frames is not worth its memory
+_ROUNDS = 12
+_ENTRIES = (0.0, 0.003, 0.006, 0.012, 0.025, 0.05, 0.1, 0.3, 1.0)  # additional costs of a transition, in costs of a run
 
 Key = tuple[int, Assignment]
 """An engine: index of its network, and its assignment."""
@@ -137,9 +138,7 @@ class EngineSelector:
         running = [column for column, runs in zip(mixed.columns, mixed.runs_hz, strict=True) if runs > 0]
         search = Search(self._networks, self._resources)
         found = [*running, *search.plain_columns()]
-        found += _FewSegmentsSearch(self._networks, search, self._resources, self._limits, self._load).columns(
-            found, mixed.bound
-        )
+        found += self._columns_with_few_segments(search, found, mixed.bound)
         classes = [members for members in self._resources.classes if len(members) > 1]
         for column in found:
             used = [members for members in classes if members[0] in column.assignment]
@@ -149,118 +148,48 @@ class EngineSelector:
                     names = _replace_accelerator(names, members[0], name)
                 yield column.network, names
 
+    # Where loadables are scarce, further columns come from a mix in which segments have a price. An engine occupies its
+    # loadables however seldom it runs. The linear program approximates them by the engine's share of the frames, and a
+    # cut approximates segments by transitions to the DLA. So the results are only candidates for the integer program.
 
-def _replace_accelerator(assignment: Assignment, old: str, new: str) -> Assignment:
-    return assignment if old == new else tuple(new if name == old else name for name in assignment)
-
-
-# Where loadables are scarce, further columns come from a mix in which segments have a price.
-#
-# An engine occupies its loadables however seldom it runs. The linear program below approximates them by the engine's
-# share of the frames, and a cut approximates segments by transitions to the DLA. So the results are only candidates
-# for the integer program above.
-
-_ROUNDS = 12
-_ENTRIES = (0.0, 0.003, 0.006, 0.012, 0.025, 0.05, 0.1, 0.3, 1.0)  # additional costs of a transition, in costs of a run
-
-
-@dataclass(frozen=True, slots=True)
-class _MixPrices:
-    """Solution of the linear program over columns.
-
-    Attributes:
-        share: share of the largest possible multiplier that is reached.
-        shares: share of its network's frames for each column.
-        worth: price of each resource.
-        segment: price of a segment.
-        paid: price of a run of each network.
-    """
-
-    share: float
-    shares: F64
-    worth: F64
-    segment: float
-    paid: F64
-
-
-class _FewSegmentsSearch:
-    """Search for columns with few segments.
-
-    Args:
-        networks: networks of the mix.
-        search: search for the cheapest columns.
-        resources: resources that the mix shares.
-        limits: limits of the board.
-        load: (network, assignment) → load of a run.
-    """
-
-    def __init__(
-        self,
-        networks: Sequence[Network],
-        search: Search,
-        resources: Resources,
-        limits: Limits,
-        load: Callable[[int, Assignment], Load],
-    ) -> None:
-        self._search, self._resources, self._load = search, resources, load
-        self._rates_hz = np.array([network.rate_hz for network in networks])
-        each = [[limits.loadables.get(name, np.inf) for name in members] for members in resources.classes]
-        self._class_limits = [(index, sum(rooms)) for index, rooms in enumerate(each) if sum(rooms) < np.inf]
-        self._core_limits = [max(rooms) for rooms in each]
-
-    def columns(self, start: Sequence[Column], top: float) -> list[Column]:
+    def _columns_with_few_segments(self, search: Search, start: Sequence[Column], top: float) -> list[Column]:
         """Return the columns that were used in any round; ``top`` is an upper bound on the multiplier."""
-        known = {(column.network, column.assignment): column for column in start if self._fits(column)}
-        chosen: dict[tuple[int, Assignment], Column] = {}
+        rooms = [[self._limits.loadables.get(name, np.inf) for name in members] for members in self._resources.classes]
+        scarce = [index for index, each in enumerate(rooms) if sum(each) < np.inf]
+        most = np.array([*np.ones(len(self._resources.amounts)), *(sum(rooms[index]) for index in scarce)])
+        rates_hz = np.array([network.rate_hz for network in self._networks])
+
+        def fits(column: Column) -> bool:
+            return all(count <= max(each) for count, each in zip(self._segments(column), rooms, strict=True))
+
+        known = {(column.network, column.assignment): column for column in start if fits(column)}
+        chosen: dict[Key, Column] = {}
         for _ in range(_ROUNDS):
-            pool = list(known.values())
-            found = self._solve_prices(pool, top)
-            chosen |= {(pool[at].network, pool[at].assignment): pool[at] for at in np.flatnonzero(found.shares > 1e-6)}
-            price, segment = self._resources.price(found.worth.tolist()), found.segment / self._most_runs_hz(top)
+            pool, runs_hz = list(known.values()), np.maximum(rates_hz * top, 1e-12)
+            used = [
+                np.append(self._resources.used(one.use), np.array(self._segments(one))[scarce] / runs_hz[one.network])
+                for one in pool
+            ]
+            found = priced_mix(pool, used, most, rates_hz.tolist(), top) or PricedMix(
+                top, np.zeros(len(pool)), np.ones(len(most)), np.ones(len(rates_hz))
+            )  # equal prices, while no mix of the known columns runs every network
+            kept = (one for one, runs in zip(pool, found.runs_hz, strict=True) if runs > _RARE * runs_hz[one.network])
+            chosen |= {(one.network, one.assignment): one for one in kept}
+            worth, segment = np.split(found.worth, [len(self._resources.amounts)])
             for entry in _ENTRIES:  # a transition costs as much as a segment, or more
-                for column in self._search.cut_columns(price, entry=segment + entry * found.paid):
-                    if self._fits(column):
+                each = segment.max(initial=0) / runs_hz + entry * found.paid
+                for column in search.cut_columns(self._resources.price(worth), entry=each):
+                    if fits(column):
                         known.setdefault((column.network, column.assignment), column)
-            before, top = top, top * min(1.0, max(found.share, 1e-3))
+            before, top = top, min(top, max(found.multiplier, 1e-3 * top))
             if len(known) == len(pool) and top > before * 0.999:
                 break
         return list(chosen.values())
-
-    def _fits(self, column: Column) -> bool:
-        return all(count <= most for count, most in zip(self._segments(column), self._core_limits, strict=True))
 
     def _segments(self, column: Column) -> list[int]:
         counts = self._load(column.network, column.assignment).segments
         return [sum(counts.get(name, 0) for name in members) for members in self._resources.classes]
 
-    def _most_runs_hz(self, top: float) -> F64:
-        return np.maximum(self._rates_hz * top, 1e-12)
 
-    def _solve_prices(self, pool: Sequence[Column], top: float) -> _MixPrices:
-        if not pool:
-            return self._equal_prices(pool)
-        network = np.array([column.network for column in pool])
-        runs = self._most_runs_hz(top)
-        used = np.array([self._resources.used(column.use) for column in pool]).T * runs[network]
-        scarce = [index for index, _ in self._class_limits]
-        segments = np.array([self._segments(column) for column in pool])[:, scarce].T
-        meets = np.zeros((len(runs), len(pool) + 1))
-        meets[network, np.arange(len(pool))] = 1.0
-        meets[:, -1] = -self._rates_hz * top / runs
-        within = np.column_stack((np.concatenate((used, segments)), np.zeros(len(used) + len(segments))))
-        most = [1.0] * len(used) + [room for _, room in self._class_limits]
-        gain = np.append(np.zeros(len(pool)), -1.0)
-        found = import_scipy("optimize").linprog(
-            gain, within, most, meets, np.zeros(len(runs)), bounds=(0, None), method="highs"
-        )
-        if found.x is None:
-            return self._equal_prices(pool)
-        prices = np.maximum(-found.ineqlin.marginals, 0.0)
-        segment = float(prices[len(used) :].max(initial=0))
-        return _MixPrices(float(found.x[-1]), found.x[:-1], prices[: len(used)], segment, found.eqlin.marginals / runs)
-
-    def _equal_prices(self, pool: Sequence[Column]) -> _MixPrices:
-        """Return equal prices: starting values while no mix of the known columns runs every network."""
-        return _MixPrices(
-            1.0, np.zeros(len(pool)), np.ones(len(self._resources.amounts)), 1.0, np.ones(len(self._rates_hz))
-        )
+def _replace_accelerator(assignment: Assignment, old: str, new: str) -> Assignment:
+    return assignment if old == new else tuple(new if name == old else name for name in assignment)

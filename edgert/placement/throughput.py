@@ -78,9 +78,9 @@ class Resources:
         used = [sum(run.busy_ms.get(name, 0.0) for name in members) for members in self.classes]
         return np.array([*used, run.traffic_bytes][: len(self.amounts)]) / self.amounts
 
-    def price(self, worth: Sequence[float]) -> Price:
+    def price(self, worth: Sequence[float] | F64) -> Price:
         """Return the price of a run if each complete resource costs ``worth``."""
-        each = [value / amount for value, amount in zip(worth, self.amounts, strict=True)]
+        each = (np.asarray(worth) / self.amounts).tolist()
         busy = {name: value for members, value in zip(self.classes, each, strict=False) for name in members}
         return Price(traffic=sum(each[len(self.classes) :]), busy=busy)
 
@@ -181,6 +181,52 @@ class Mix:
         return max(0.0, self.bound - self.multiplier) / max(self.bound, 1e-300)
 
 
+@dataclass(frozen=True, slots=True)
+class PricedMix:
+    """Best mixture of given columns, and the prices at which no other mixture of them is better.
+
+    Attributes:
+        multiplier: multiple of the requested rates that is reached.
+        runs_hz: runs per second of each column.
+        worth: price of each complete resource.
+        paid: price of a run of each network.
+    """
+
+    multiplier: float
+    runs_hz: F64
+    worth: F64
+    paid: F64
+
+
+def priced_mix(
+    columns: Sequence[Column], used: Sequence[F64], most: F64, rates_hz: Sequence[float], unit: float
+) -> PricedMix | None:
+    """Return the best mixture of columns by a linear program; None where a network has none.
+
+    Args:
+        columns: placements to mix.
+        used: use of each resource by one run per second, for each column.
+        most: available amount of each resource.
+        rates_hz: requested runs per second of each network.
+        unit: magnitude of the multiplier, which scales the program.
+    """
+    if not columns:
+        return None
+    count = len(columns)
+    meets = np.zeros((len(rates_hz), count + 1))
+    meets[[column.network for column in columns], np.arange(count)] = 1.0
+    meets[:, count] = -np.array(rates_hz) * unit
+    within = np.column_stack([*used, np.zeros(len(most))])
+    gain = np.append(np.zeros(count), -1.0)
+    found = import_scipy("optimize").linprog(
+        gain, within, most, meets, np.zeros(len(meets)), bounds=(0, None), method="highs"
+    )
+    if found.x is None:
+        return None
+    worth = np.maximum(-found.ineqlin.marginals, 0.0) * unit
+    return PricedMix(float(found.x[count]) * unit, found.x[:count], worth, found.eqlin.marginals * unit)
+
+
 def best_mix(networks: Sequence[Network], resources: Resources, gap: float = 5e-4) -> Mix:
     """Return the mix with the largest common multiple of the requested rates, to within ``gap`` unless time runs out.
 
@@ -213,17 +259,24 @@ class _Mixer:
         together = np.sum([used * self._rates_hz[network] for network, used in first.items()], axis=0)
         self._unit = 1.0 / max(float(np.max(together)), 1e-300)
         for _ in range(_ROUNDS):
-            multiplier, runs, worth, prices = self._solve_master_program()
-            if self._is_done(multiplier, gap):
+            found = self._best_known_mix()
+            if self._is_done(found.multiplier, gap):
                 break
-            price, is_exact = self._resources.price(prices), self._search.is_exact
-            fresh = self._add_cheaper_columns(self._search.cut_columns(price), prices, worth, is_exact)
-            if not fresh and not is_exact and not self._is_done(multiplier, gap) and time.monotonic() < end:
-                fresh = self._add_cheaper_columns(self._search.exact_columns(price), prices, worth, True)
+            price, is_exact = self._resources.price(found.worth), self._search.is_exact
+            fresh = self._add_cheaper_columns(self._search.cut_columns(price), found, is_exact)
+            if not fresh and not is_exact and not self._is_done(found.multiplier, gap) and time.monotonic() < end:
+                fresh = self._add_cheaper_columns(self._search.exact_columns(price), found, True)
             if not fresh:
                 break
-        multiplier, runs, _, _ = self._solve_master_program()
-        return Mix(multiplier, max(self._bound, multiplier), tuple(self._columns), tuple(runs.tolist()))
+        found = self._best_known_mix()
+        bound = max(self._bound, found.multiplier)
+        return Mix(found.multiplier, bound, tuple(self._columns), tuple(found.runs_hz.tolist()))
+
+    def _best_known_mix(self) -> PricedMix:
+        found = priced_mix(self._columns, self._used, np.ones(len(self._resources.amounts)), self._rates_hz, self._unit)
+        if found is None:
+            raise PlacementError("no mix of placements was found")
+        return found
 
     def _is_done(self, multiplier: float, gap: float) -> bool:
         return bool(np.isfinite(self._bound)) and self._bound - multiplier <= gap * self._bound
@@ -237,28 +290,10 @@ class _Mixer:
                 self._used.append(self._resources.used(column.use))
         return len(self._columns) - before
 
-    def _add_cheaper_columns(self, found: Iterable[Column], prices: Sequence[float], worth: F64, is_bound: bool) -> int:
+    def _add_cheaper_columns(self, columns: Iterable[Column], known: PricedMix, is_bound: bool) -> int:
         """Add columns that are cheaper than their networks' present runs, and update the bound; return their number."""
-        found = list(found)
+        columns = list(columns)
         if is_bound:
-            least = sum(self._rates_hz[one.network] * one.bound for one in found)
-            self._bound = min(self._bound, sum(prices) / max(least, 1e-300))
-        return self._add_columns(one for one in found if one.cost < worth[one.network] * (1 - _MIN_GAIN))
-
-    def _solve_master_program(self) -> tuple[float, F64, F64, list[float]]:
-        """Return the multiplier, runs per second, the cost of a run of each network, and prices of the resources."""
-        count = len(self._columns)
-        network = np.array([column.network for column in self._columns])
-        meets = np.zeros((len(self._rates_hz), count + 1))
-        meets[network, np.arange(count)] = 1.0
-        meets[:, count] = -np.array(self._rates_hz) * self._unit
-        within = np.column_stack([*self._used, np.zeros(len(self._resources.amounts))])
-        gain = np.zeros(count + 1)
-        gain[count] = -1.0
-        found = import_scipy("optimize").linprog(
-            gain, within, np.ones(len(within)), meets, np.zeros(len(meets)), bounds=(0, None), method="highs"
-        )
-        if found.x is None:
-            raise PlacementError("no mix of placements was found", why=str(found.message))
-        prices = np.maximum(-found.ineqlin.marginals, 0.0) * self._unit
-        return float(found.x[count]) * self._unit, found.x[:count], found.eqlin.marginals * self._unit, prices.tolist()
+            least = sum(self._rates_hz[one.network] * one.bound for one in columns)
+            self._bound = min(self._bound, float(known.worth.sum()) / max(least, 1e-300))
+        return self._add_columns(one for one in columns if one.cost < known.paid[one.network] * (1 - _MIN_GAIN))
