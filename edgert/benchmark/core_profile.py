@@ -147,7 +147,7 @@ def _cut_in_two(graph: Graph, works: Sequence[Work]) -> list[tuple[Part, ...]]:
     found: list[tuple[Part, ...]] = []
     for stretch in np.array_split(np.arange(1, len(works)), min(_CUTS, max(1, len(works) - 1))):
         halves = []
-        for number in stretch:
+        for number in stretch.tolist():
             first = {name for work in works[:number] for name in work.nodes}
             places = {node.name: "first" if node.name in first else "second" for node in graph.nodes}
             halves.append(partition(graph, places))

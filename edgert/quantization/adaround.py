@@ -102,7 +102,8 @@ def _pressure(up: weights.F32, step: int, effort: Effort) -> weights.F32:
     first, last = _BETA
     beta = last + (first - last) * 0.5 * (1 + np.cos(rest * np.pi))
     side = 2 * up - 1
-    slope: weights.F32 = np.float32(-2 * _PRESSURE * beta) * np.sign(side) * np.abs(side) ** np.float32(beta - 1)
+    steepness = np.abs(side) ** np.float32(beta - 1)
+    slope: weights.F32 = np.float32(-2 * _PRESSURE * beta) * np.sign(side) * steepness
     return slope
 
 

@@ -72,12 +72,14 @@ class Detections:
         return (self[row] for row in range(len(self)))
 
     @overload
-    def __getitem__(self, rows: int) -> Detection: ...
+    def __getitem__(self, rows: int | np.integer[Any]) -> Detection: ...
 
     @overload
     def __getitem__(self, rows: slice | Sequence[int] | Sequence[bool] | npt.NDArray[Any]) -> Self: ...
 
-    def __getitem__(self, rows: int | slice | Sequence[int] | Sequence[bool] | npt.NDArray[Any]) -> Detection | Self:
+    def __getitem__(
+        self, rows: int | np.integer[Any] | slice | Sequence[int] | Sequence[bool] | npt.NDArray[Any]
+    ) -> Detection | Self:
         """Return one detection, or the detections selected by a slice, an array of indices or a boolean mask (N,).
 
         Raises:

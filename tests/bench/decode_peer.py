@@ -52,6 +52,7 @@ def boxes() -> tuple[str, int, int, float, bool]:
         same &= len(found) == len(expected) and np.allclose(found.scores, np.asarray(scores)[order], atol=1e-5)
         if not same:
             break
+        assert found.corners is not None
         mine = np.clip(found.corners, 0, SIDE)
         worst = max(worst, float(np.abs(mine - np.asarray(expected)[order] / np.float32(16)).max()))
         count += len(found)

@@ -45,7 +45,7 @@ def residual() -> Model:
 
 def depthwise() -> Model:
     nodes = [conv("x", "a", "w", pads=[1] * 4, group=8), node("Clip", "a low high", "b"), conv("b", "y", "p")]
-    limits = {"low": np.float32(0), "high": np.float32(6)}
+    limits = {"low": np.array(0, np.float32), "high": np.array(6, np.float32)}
     return network(nodes, {"w": weights(8, 1, 3, 3), "p": weights(16, 8, 1, 1), **limits})
 
 

@@ -80,7 +80,7 @@ def test_cameras_film_in_turns_and_every_frame_is_counted(kind: Path) -> None:
 
 def boxes(*corners: tuple[float, float, float, float], kind: int = 0) -> Answer:
     rows = np.array(corners, np.float32).reshape(-1, 4)
-    return Answer(np.float32([0.6, 0.59])[: len(rows)], np.full(len(rows), kind), rows)
+    return Answer(np.array([0.6, 0.59], np.float32)[: len(rows)], np.full(len(rows), kind), rows)
 
 
 def test_answers_agree_as_far_as_each_has_what_the_other_has() -> None:

@@ -271,7 +271,7 @@ class TrtPose:
         points[here] = np.column_stack([places, values])[bodies[here]]
         scale = (geometry.network[0] / parts.shape[2], geometry.network[1] / parts.shape[1])
         points[..., :2] *= np.array(scale, np.float32)
-        scores = points[..., 2].sum(axis=1) / len(parts)
+        scores = points[..., 2].sum(axis=1, dtype=np.float32) / np.float32(len(parts))
         rows = strongest(scores, self.limit)
         rows = rows[scores[rows] >= self.score]
         points, here = points[rows], here[rows, :, None]
@@ -335,7 +335,7 @@ def _link_parts(kinds: Index, places: F32, fields: F32, links: Sequence[tuple[in
     is_in = (x >= 0) & (x < width) & (y >= 0) & (y < height)
     x, y = np.where(is_in, x, 0), np.where(is_in, y, 0)
     along = fields[2 * link, y, x] * unit[:, 1] + fields[2 * link + 1, y, x] * unit[:, 0]
-    scores = np.where(is_in, along, 0).sum(axis=0) / _SAMPLES
+    scores = np.where(is_in, along, 0).sum(axis=0, dtype=np.float32) / np.float32(_SAMPLES)
     found, at = list[tuple[int, int]](), 0
     for a, b, height, width in np.stack([first[ours], first[theirs], counts, others], axis=1).tolist():
         table = scores[at : at + height * width].reshape(height, width)

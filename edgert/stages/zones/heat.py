@@ -40,6 +40,6 @@ class HeatMap:
 def heat_image(counts: F64) -> bytes:
     """Return a PNG image, on a logarithmic scale from dark without objects to the busiest cell."""
     shares = np.log1p(counts) / max(float(np.log1p(counts.max())), 1e-9)
-    smooth = cv2.resize(np.uint8(255 * shares), _SIZE, interpolation=cv2.INTER_CUBIC)
+    smooth = cv2.resize((255 * shares).astype(np.uint8), _SIZE, interpolation=cv2.INTER_CUBIC)
     _, encoded = cv2.imencode(".png", cv2.applyColorMap(smooth, cv2.COLORMAP_INFERNO))
     return encoded.tobytes()

@@ -306,11 +306,12 @@ class _Limit:
     """Rate limit and schedule of a rule's events in one stream."""
 
     def __init__(self, rule: RuleSection) -> None:
-        self._during, self._every_ns, self._last_ns = rule.during, round(1e9 * rule.every), NEVER
+        self._during, self._every_ns = rule.during, round(1e9 * rule.every)
+        self._last_ns: int | None = None
 
     def allows(self, now_ns: int, time_ns: int) -> bool:
         """Return whether an event may begin now; record that it begins."""
-        too_early = self._last_ns != NEVER and now_ns - self._last_ns < self._every_ns
+        too_early = self._last_ns is not None and now_ns - self._last_ns < self._every_ns
         if too_early or not is_within(self._during, time_ns):
             return False
         self._last_ns = now_ns

@@ -29,7 +29,7 @@ def test_zero_points_are_written_out_where_bytes_saturate(zero_point: bool, monk
     monkeypatch.setattr(cpu, "saturates_bytes", lambda: True)
     assert (cpu.session_bytes(model) == before) is zero_point
     assert to_bytes(model) == before, "the model itself stays as it is"
-    found = Function(model)({"x": np.float32([[1, 1, 1]])})["y"]
+    found = Function(model)({"x": np.ones((1, 3), np.float32)})["y"]
     assert found.tolist() == [[-0.5, 2.0]]
 
 

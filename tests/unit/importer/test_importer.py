@@ -102,7 +102,7 @@ def test_arrays_come_back(tmp_path: Path) -> None:
 
 
 def test_differences_are_told_against_the_largest_value() -> None:
-    (found,) = compare({"a": np.float32([10, -20])}, {"y": np.float32([10, -20.002])}, "m")
+    (found,) = compare({"a": np.array([10, -20], np.float32)}, {"y": np.array([10, -20.002], np.float32)}, "m")
     assert found.relative == pytest.approx(1e-4, rel=1e-2) and found.name == "y"
     check((found,), 1e-3, "m")
     with pytest.raises(BuildError, match="the ONNX model does not compute what m does") as caught:
@@ -122,10 +122,10 @@ def test_outputs_are_paired_by_name_else_by_order() -> None:
 
 
 def test_values_that_are_not_finite_must_be_the_same() -> None:
-    odd = np.float32([np.nan, np.inf, 1])
+    odd = np.array([np.nan, np.inf, 1], np.float32)
     assert compare({"a": odd}, {"a": odd.copy()}, "m")[0].absolute == 0
     with pytest.raises(BuildError, match="output 'a' of m is not finite"):
-        compare({"a": odd}, {"a": np.float32([np.nan, 0, 1])}, "m")
+        compare({"a": odd}, {"a": np.array([np.nan, 0, 1], np.float32)}, "m")
 
 
 def interpreter(folder: Path, text: str) -> Path:

@@ -62,7 +62,7 @@ def test_arrays_are_copied_and_not_kept_longer_than_asked_for() -> None:
 
 def test_several_inputs_come_as_mappings() -> None:
     specs = [TensorSpec("a", (2, 3), "float32"), TensorSpec("k", (), "float32")]
-    (shard,) = from_batches([{"a": np.ones((2, 3), "f4"), "k": np.float32(7)}], specs)
+    (shard,) = from_batches([{"a": np.ones((2, 3), "f4"), "k": np.array(7, np.float32)}], specs)
     assert isinstance(shard, Shard)
     assert shard.arrays is not None
     assert {name: array.shape for name, array in shard.arrays[0].items()} == {"a": (2, 3), "k": ()}

@@ -88,10 +88,10 @@ def test_boxes_are_the_host_s(kernels: Kernels, head: Any, shapes: Sequence[tupl
 @pytest.mark.parametrize("score", [0.0, 1e-5, 0.3, 0.5, 0.95, 1.0])
 def test_queries_of_a_softmax_are_those_of_all_its_numbers(kernels: Kernels, score: float) -> None:
     random = np.random.default_rng(3)
-    logits = np.float32(random.normal(0, 6, (2, 300, 12)))
+    logits = random.normal(0, 6, (2, 300, 12)).astype(np.float32)
     logits[0, :40, 3] += 30  # as good as sure
     logits[1, :5] = np.inf, -np.inf, np.inf, *[0] * 9
-    values = logits, np.float32(random.random((2, 300, 4)))
+    values = logits, random.random((2, 300, 4)).astype(np.float32)
     head, whole = decoded.Detr(activation="softmax"), decoder.softmax(logits[0])[:, :-1]
     found = head.read([one[0] for one in values], NETWORK, score)
     wanted = np.flatnonzero(whole.max(axis=1) >= score)
