@@ -68,18 +68,6 @@ def test_nothing_to_pair(shape: tuple[int, int]) -> None:
     assert len(rows) == len(columns) == 0
 
 
-def test_greedy_choice_is_given_up_for_the_better_total() -> None:
-    rows, columns = assign(np.array([[0.9, 0.8], [0.8, 0.0]]))
-    assert rows.tolist() == [0, 1]
-    assert columns.tolist() == [1, 0]
-
-
-def test_worst_row_stays_alone() -> None:
-    rows, columns = assign(np.array([[0.5, 0.4], [0.6, 0.3], [0.2, 0.1]]))
-    assert rows.tolist() == [0, 1]
-    assert columns.tolist() == [1, 0]
-
-
 def test_input_is_left_alone() -> None:
     weights = np.random.default_rng(4).random((6, 6))
     before = weights.copy()

@@ -6,7 +6,7 @@ import pytest
 from pydantic import ValidationError
 
 from edgert.config import TrackStage
-from edgert.runtime import Crops, Detections, Embedding, Keypoints, Result, Segmentation
+from edgert.runtime import Crops, Detections, Embedding, Result, Segmentation
 from edgert.runtime.json_form import plain_result
 from edgert.stages.botsort import BotSort
 from edgert.stages.context import Context
@@ -35,12 +35,6 @@ def ids(stage: Track, detections: Detections | None, stream: str = "cam", index:
     tracked = out.outputs["track"]
     assert tracked.labels == ("car",) and len(tracked) == len(tracked.ids)
     return tracked.ids.tolist()  # type: ignore[no-any-return]
-
-
-def test_an_object_keeps_its_number_while_it_moves() -> None:
-    stage = Track("track", CONFIG, Context(rate_hz=30))
-    numbers = [ids(stage, found((10 + n, 10, 50 + n, 50)), index=n) for n in range(20)]
-    assert all(number == numbers[1] and len(number or []) == 1 for number in numbers[1:])
 
 
 def test_streams_are_kept_apart() -> None:
@@ -174,16 +168,3 @@ def test_an_empty_frame_and_the_end() -> None:
         before = ids(stage, found((10, 10, 50, 50)), index=n)
     stage.close()
     assert [ids(stage, found((10, 10, 50, 50)), index=n) for n in range(3)][-1] == before
-
-
-def test_bodies_are_tracked_with_their_points() -> None:
-    stage = Track("track", CONFIG, Context(rate_hz=30))
-    for n in range(3):
-        boxes = np.array([(10 + n, 10, 50 + n, 90), (200, 10, 240, 90)], np.float32)
-        points = np.tile(boxes.reshape(2, 2, 2), (1, 1, 2))[..., :3]
-        body = Keypoints.of(boxes, np.array([0.9, 0.8], np.float32), points, ("head", "foot"))
-        out = stage.process(result_of(frame_of(index=n), {"find": body}))
-        tracked = out.outputs["track"]
-        assert isinstance(tracked, Keypoints) and tracked.names == ("head", "foot")
-        assert tracked.ids is not None and tracked.points is not None
-        assert np.array_equal(tracked.points, points) and tracked.ids.tolist() == [1, 2]

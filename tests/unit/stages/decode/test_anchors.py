@@ -10,7 +10,6 @@ from edgert.config.model_section import DetectTask
 from edgert.errors import ConfigError, ModelError
 from edgert.stages.decode.anchors import DetectNet, YoloRaw
 from edgert.stages.decode.detection import Detector
-from edgert.stages.decode.guess import guess
 from edgert.stages.decode.kinds import decoder_for
 from tests.helpers.known_boxes import KnownBoxes, assert_same, identity, known_boxes
 
@@ -108,15 +107,6 @@ def test_outputs_of_another_shape_are_refused() -> None:
     for pair in (((3, 34, 60), (9, 34, 60)), ((3, 34, 60), (12, 34, 61)), ((3, 34, 60),)):
         with pytest.raises(ModelError, match="detectnet"):
             Detector(DetectNet()).check(pair, (960, 544))
-
-
-def test_they_are_guessed() -> None:
-    raw = [(3, 80, 80, 85), (3, 40, 40, 85), (3, 20, 20, 85)]
-    assert str(guess(raw, ["a", "b", "c"], (3, 640, 640), None)[0]) == "detect: yolo-raw"
-    maps = [(255, 20, 20), (255, 40, 40), (255, 80, 80)]
-    assert str(guess(maps, ["a", "b", "c"], (3, 640, 640), None)[0]) == "detect: yolo-raw"
-    people = guess([(12, 34, 60), (3, 34, 60)], ["output_bbox/BiasAdd", "output_cov/Sigmoid"], (3, 544, 960), 3)
-    assert str(people[0]) == "detect: detectnet" and people[0].classes == 3
 
 
 @pytest.mark.parametrize(

@@ -86,6 +86,15 @@ MODELS = [
     ("detect: yolov10", [(1, 200, 7)], ["detection_out"], (3, 320, 544)),
     ("detect: mask-rcnn", [(100, 5), (100,), (100, 28, 28)], ["dets", "labels", "masks"], (3, 800, 1344)),
     ("detect: detr", [(300, 4), (300, 91)], ["dets", "labels"], (3, 384, 384)),
+    ("detect: detr-seg", [(100, 4), (100, 91), (100, 108, 108)], ["dets", "labels", "masks"], (3, 432, 432)),
+    ("detect: yolo-nas", [(8400, 4), (8400, 80)], ["graph2_bboxes", "graph2_scores"], (3, 640, 640)),
+    ("detect: ppyoloe", [(8400, 4), (80, 8400)], [], (3, 640, 640)),
+    ("detect: ppyoloe", [(300, 6), (1,)], [], (3, 640, 640)),
+    ("detect: yolo-raw", [(3, 80, 80, 85), (3, 40, 40, 85), (3, 20, 20, 85)], ["a", "b", "c"], (3, 640, 640)),
+    ("detect: detectnet", [(12, 34, 60), (3, 34, 60)], ["output_bbox/BiasAdd", "output_cov/Sigmoid"], (3, 544, 960)),
+    ("detect: yolov8-seg", [(116, 8400), (32, 160, 160)], ["output0", "output1"], (3, 640, 640)),
+    ("detect: yolov8-seg", [(300, 38), (32, 160, 160)], ["output0", "output1"], (3, 640, 640)),
+    ("detect: yolov10", [(None, 4), (None,), (None,)], ["boxes", "labels", "scores"], (3, 320, 320)),
     ("image: unit", [(1, 672, 672)], ["output"], (1, 224, 224)),
     ("segment: threshold", [(1, 320, 320)] * 7, [str(n) for n in range(7)], (3, 320, 320)),
     ("segment: argmax", [(3, 320, 320), (3, 320, 320)], ["out", "aux"], (3, 320, 320)),
@@ -179,6 +188,11 @@ def test_rows_of_seven_are_those_of_yolov7_only_where_they_have_no_batch() -> No
     found = guess([(5, 7)], ["output"], (3, 64, 64), None, is_batched=False)
     assert str(found[0]) == "detect: yolov10" and found[0].weight >= 3
     assert all(str(one) != "detect: yolov10" for one in guess([(5, 7)], ["output"], (3, 64, 64), None))
+
+
+@pytest.mark.parametrize(("shape", "side"), [((20, 21504), 1024), ((300, 7), 1024)])
+def test_oriented_boxes_are_among_the_guesses(shape: tuple[int, ...], side: int) -> None:
+    assert "detect: yolov8-obb" in map(str, guess([shape], ["obb"], (3, side, side), 15))
 
 
 def test_guesses_fall_in_weight() -> None:

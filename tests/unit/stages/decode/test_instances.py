@@ -10,7 +10,6 @@ from edgert.errors import ModelError
 from edgert.runtime.records import Detections
 from edgert.stages.crop import Geometry
 from edgert.stages.decode.detection import Detector, suppress_at_once
-from edgert.stages.decode.guess import guess
 from edgert.stages.decode.instances import DetrSeg, YoloV5Seg, YoloV8Seg
 from edgert.stages.decode.shaped import YoloV8Obb, gaussian_overlap, gaussians
 from tests.helpers.known_boxes import identity, linear_weights
@@ -146,12 +145,3 @@ def test_outputs_of_another_shape_are_refused() -> None:
             Detector(DetrSeg()).check(shapes, NETWORK)
     with pytest.raises(ModelError, match="yolov8-seg"):
         Detector(YoloV8Seg()).check(((300, 6), (32, 24, 40), (1, 1)), NETWORK)
-
-
-def test_they_are_guessed() -> None:
-    names = ["dets", "labels", "masks"]
-    assert str(guess([(100, 4), (100, 91), (100, 108, 108)], names, (3, 432, 432), None)[0]) == "detect: detr-seg"
-    assert (
-        str(guess([(300, 38), (32, 160, 160)], ["output0", "output1"], (3, 640, 640), None)[0]) == "detect: yolov8-seg"
-    )
-    assert "detect: yolov8-obb" in map(str, guess([(300, 7)], ["output0"], (3, 1024, 1024), None))

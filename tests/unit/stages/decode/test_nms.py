@@ -82,12 +82,6 @@ def test_at_exactly_the_threshold_both_stay() -> None:
     assert suppress(boxes, scores, classes, 0.499, 9).tolist() == [0]
 
 
-def test_classes_do_not_suppress_each_other() -> None:
-    boxes = np.tile(np.array([[0, 0, 9, 9]], np.float32), (3, 1))
-    rows = suppress(boxes, np.array([0.5, 0.9, 0.7], np.float32), np.array([1, 0, 1], np.int32), 0.5, 9)
-    assert rows.tolist() == [1, 2]
-
-
 def test_classes_stay_apart_also_below_zero() -> None:
     boxes = np.array([[0, 0, 10, 10], [-11, -11, -1, -1]], np.float32)
     assert len(suppress(boxes, np.array([0.9, 0.8], np.float32), np.array([0, 1], np.int32), 0.1, 9)) == 2

@@ -7,7 +7,6 @@ import pytest
 
 from edgert.errors import ConfigError, ModelError
 from edgert.stages.decode.detection import Detector
-from edgert.stages.decode.guess import guess
 from edgert.stages.decode.rcnn import KeypointRcnn, MaskRcnn
 from tests.helpers.known_boxes import identity, linear_weights
 
@@ -112,16 +111,6 @@ def test_outputs_may_come_in_any_order(order: tuple[int, ...]) -> None:
     outputs.append(np.ones((3, 1, 28, 28), np.float32))
     found = Detector(MaskRcnn())([outputs[place] for place in order], WHOLE)
     assert found.classes.tolist() == [1, 2, 3] and all(mask.mask.any() for mask in found.masks or ())
-
-
-def test_they_are_guessed_by_their_outputs() -> None:
-    final: list[tuple[int | None, ...]] = [(None, 4), (None,), (None,)]
-    masks = guess([*final, (None, None, None, None)], (*NAMES, "masks"), (3, 320, 320), None)
-    assert str(masks[0]) == "detect: mask-rcnn"
-    points = [*final, (None, None, None), (None, None)]
-    bodies = guess(points, (*NAMES, "keypoints", "keypoints_scores"), (3, 320, 320), None)
-    assert str(bodies[0]) == "keypoints: keypoint-rcnn"
-    assert str(guess(final, NAMES, (3, 320, 320), None)[0]) == "detect: yolov10"
 
 
 def test_other_outputs_are_refused() -> None:

@@ -7,7 +7,6 @@ from hypothesis import given, settings, strategies as st
 from edgert.errors import ConfigError, ModelError
 from edgert.stages.crop import Geometry
 from edgert.stages.decode.maps import VOID, SegmentArgmax, SegmentThreshold, argmax_channels
-from tests.helpers.known_boxes import identity
 
 CENTERED = Geometry(10, 10, 0, -160, (64, 64), (0, 0, 640, 320))
 """A 640x320 image in the middle rows of a 64x64 network: 16 rows of padding above and below."""
@@ -90,8 +89,3 @@ def test_every_class_needs_a_label() -> None:
     with pytest.raises(ConfigError, match="2 labels for 21 classes"):
         SegmentArgmax(("a", "b")).check(((257, 257, 21),), (257, 257))
     SegmentArgmax(("a", "b")).check(((257, 257),), (257, 257))
-
-
-def test_the_mask_is_the_record_s_own() -> None:
-    indices = np.zeros((64, 64), np.uint8)
-    assert not np.shares_memory(SegmentArgmax()([indices], identity((64, 64))).mask, indices)

@@ -11,7 +11,6 @@ from hypothesis import given, settings, strategies as st
 from edgert.errors import ConfigError, ModelError
 from edgert.stages.crop import Geometry
 from edgert.stages.decode.detection import Detector
-from edgert.stages.decode.guess import guess
 from edgert.stages.decode.instances import YoloV8Seg
 from edgert.stages.decode.shaped import YoloV8Obb, gaussian_overlap, gaussians
 from tests.helpers.known_boxes import identity
@@ -144,9 +143,3 @@ def test_outputs_of_another_shape_are_refused() -> None:
         Detector(YoloV8Seg()).check(((36, 84), (32, 24, 40)), NETWORK)
     with pytest.raises(ConfigError, match="1 labels for 2 classes"):
         Detector(YoloV8Seg(), labels=("a",)).check(((9, 84), (3, 24, 40)), NETWORK)
-
-
-def test_they_are_guessed_where_that_is_possible() -> None:
-    found = guess([(116, 8400), (32, 160, 160)], ["output0", "output1"], (3, 640, 640), 80)
-    assert str(found[0]) == "detect: yolov8-seg"
-    assert "detect: yolov8-obb" in map(str, guess([(20, 21504)], ["obb"], (3, 1024, 1024), 15))
