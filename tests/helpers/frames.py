@@ -1,6 +1,7 @@
 """Frames made by hand."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -53,13 +54,15 @@ def result_of(frame: Frame | None = None, outputs: Mapping[str, Any] | None = No
     return Result(frame or frame_of(), outputs or {})
 
 
-def detections(*boxes: tuple[float, float, float, float], ids: tuple[int, ...] | None = None) -> Detections:
+def detections(*boxes: Sequence[float], ids: tuple[int, ...] | None = None) -> Detections:
     """One row per box, classes 0, 1, 2, 0, ..., scores falling from 0.9."""
-    count = len(boxes)
-    return Detections(
-        np.array(boxes, np.float32).reshape(-1, 4),
-        np.linspace(0.9, 0.5, count).astype(np.float32),
-        np.arange(count, dtype=np.int32) % len(LABELS),
-        LABELS,
-        None if ids is None else np.array(ids, np.int64),
-    )
+    found = things(*boxes, scores=np.linspace(0.9, 0.5, len(boxes)), labels=LABELS)
+    classes = np.arange(len(boxes), dtype=np.int32) % len(LABELS)
+    return replace(found, classes=classes, ids=None if ids is None else np.array(ids, np.int64))
+
+
+def things(*boxes: Sequence[float], scores: Any = 0.9, labels: tuple[str, ...] = ()) -> Detections:
+    """One row per box, all of class 0; ``scores`` is one for all, or one for each."""
+    rows = np.array(boxes, np.float32).reshape(-1, 4)
+    each = np.broadcast_to(np.asarray(scores, np.float32), len(rows)).copy()
+    return Detections(rows, each, np.zeros(len(rows), np.int32), labels)

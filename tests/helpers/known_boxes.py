@@ -1,6 +1,7 @@
 """Boxes that are known beforehand, to be written in a network's layout and read back."""
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -87,3 +88,29 @@ def linear_weights(fine: int, coarse: int) -> npt.NDArray[np.float64]:
     table[np.arange(fine), low] += 1 - (place - low)
     table[np.arange(fine), np.minimum(low + 1, coarse - 1)] += place - low
     return table
+
+
+def greedy(boxes: Any, scores: Any, iou: float, classes: Any = None) -> list[int]:
+    """Rows that survive suppression as in textbooks: a box at a time, the best first."""
+    kept: list[int] = []
+    corners, kinds = np.asarray(boxes).tolist(), [0] * len(scores) if classes is None else classes
+    for row in sorted(range(len(scores)), key=lambda row: (-scores[row], row)):
+        if all(kinds[row] != kinds[other] or _overlap(corners[row], corners[other]) <= iou for other in kept):
+            kept.append(row)
+    return kept
+
+
+def _overlap(a: list[float], b: list[float]) -> float:
+    width, height = min(a[2], b[2]) - max(a[0], b[0]), min(a[3], b[3]) - max(a[1], b[1])
+    shared = max(width, 0) * max(height, 0)
+    union = (a[2] - a[0]) * (a[3] - a[1]) + (b[2] - b[0]) * (b[3] - b[1]) - shared
+    return shared / union if union else 0.0
+
+
+def whole_masks(record: Detections, network: tuple[int, int]) -> npt.NDArray[np.bool_]:
+    """(N, height, width) of the masks over a network that shows the whole image."""
+    found = np.zeros((len(record), network[1], network[0]), bool)
+    for one, mask in zip(found, record.masks or (), strict=True):
+        x1, y1, x2, y2 = (round(value) for value in mask.region)
+        one[y1:y2, x1:x2] = mask.mask
+    return found

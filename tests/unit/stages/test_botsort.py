@@ -13,7 +13,7 @@ from edgert.runtime.frame import U8, Frame, PixelFormat
 from edgert.stages.botsort import BotSort, CameraMotion, appearance_vectors
 from edgert.stages.bytetrack import UNTRACKED, ByteTrack, Limits
 from tests.helpers import tracking
-from tests.helpers.frames import frame_of
+from tests.helpers.frames import frame_of, things
 
 SIZE = (640, 360)
 
@@ -57,8 +57,7 @@ def test_an_image_without_corners_moves_nothing() -> None:
 
 
 def found(boxes: Any, scores: Any = 0.9) -> Detections:
-    rows = np.array(boxes, np.float32).reshape(-1, 4)
-    return Detections(rows, np.full(len(rows), scores, np.float32), np.zeros(len(rows), np.int32))
+    return things(*np.reshape(boxes, (-1, 4)), scores=scores)
 
 
 def step(tracker: BotSort, record: Detections, outputs: Any = (), frame: Frame | None = None) -> list[int]:

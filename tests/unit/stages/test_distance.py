@@ -1,13 +1,15 @@
 """Positions of boxes from depth images."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
-from edgert.memory import Counter, lend
 from edgert.runtime import json_form
-from edgert.runtime.frame import DepthImage, Frame, without_pixels
-from edgert.runtime.records import DepthMap, Detections, Result
+from edgert.runtime.frame import DepthImage, without_pixels
+from edgert.runtime.records import DepthMap, Result
 from edgert.stages.distance import Distance, positions_of
+from tests.helpers.frames import frame_of, things
 
 BOXES = np.array([[10, 10, 30, 30], [40, 20, 60, 40]], np.float32)
 CAMERA = (50.0, 50.0, 32.0, 24.0)
@@ -22,14 +24,8 @@ def scene() -> np.ndarray:
     return depth
 
 
-def found() -> Detections:
-    return Detections(BOXES, np.array([0.9, 0.8], np.float32), np.zeros(2, np.int32), ("box",))
-
-
 def result(depth: DepthImage | None, **outputs: object) -> Result:
-    image = np.zeros((48, 64, 3), np.uint8)
-    frame = Frame("cam", 0, 0, 0, 64, 48, "bgr", (image,), lend(image, Counter()), depth=depth)
-    return Result(frame, {"find": found(), **outputs})
+    return Result(replace(frame_of(), depth=depth), {"find": things(*BOXES), **outputs})
 
 
 def test_each_box_has_the_depth_of_its_middle_on_the_ray_through_its_center() -> None:

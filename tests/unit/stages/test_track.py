@@ -12,19 +12,13 @@ from edgert.stages.botsort import BotSort
 from edgert.stages.context import Context
 from edgert.stages.kinds import BotSortStage
 from edgert.stages.track import Track
-from tests.helpers.frames import frame_of, result_of
+from tests.helpers.frames import frame_of, result_of, things
 
 CONFIG = TrackStage.model_validate({"track": "bytetrack", "from": "find", "confirm": 1})
 
 
 def found(*boxes: tuple[float, float, float, float], score: float = 0.9) -> Detections:
-    count = len(boxes)
-    return Detections(
-        np.array(boxes, np.float32).reshape(-1, 4),
-        np.full(count, score, np.float32),
-        np.zeros(count, np.int32),
-        ("car",),
-    )
+    return things(*boxes, scores=score, labels=("car",))
 
 
 def ids(stage: Track, detections: Detections | None, stream: str = "cam", index: int = 0) -> list[int] | None:

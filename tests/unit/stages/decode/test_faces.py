@@ -16,6 +16,7 @@ from edgert.stages.decode.detection import Detector
 from edgert.stages.decode.faces import NAMES, RetinaFace, Scrfd, YoloV5Face, YuNet
 from edgert.stages.decode.kinds import decoder_for
 from tests.helpers.evaluation_data import data
+from tests.helpers.known_boxes import greedy
 from tests.helpers.models import constant
 
 SIDE = 160
@@ -26,18 +27,7 @@ Faces = list[tuple[float, list[float], list[float]]]
 
 
 def best(found: Faces, iou: float = 0.4) -> Faces:
-    """Greedy non-maximum suppression, a box at a time."""
-    kept: Faces = []
-    for face in sorted(found, key=lambda one: -one[0]):
-        if all(overlap(face[1], other[1]) <= iou for other in kept):
-            kept.append(face)
-    return kept
-
-
-def overlap(a: Sequence[float], b: Sequence[float]) -> float:
-    width, height = min(a[2], b[2]) - max(a[0], b[0]), min(a[3], b[3]) - max(a[1], b[1])
-    shared = max(width, 0) * max(height, 0)
-    return shared / ((a[2] - a[0]) * (a[3] - a[1]) + (b[2] - b[0]) * (b[3] - b[1]) - shared)
+    return [found[row] for row in greedy([face[1] for face in found], [face[0] for face in found], iou)]
 
 
 def scores_of(rng: np.random.Generator, count: int) -> np.ndarray:

@@ -7,12 +7,11 @@ import numpy as np
 import pytest
 
 from edgert.errors import ModelError
-from edgert.runtime.records import Detections
 from edgert.stages.crop import Geometry
 from edgert.stages.decode.detection import Detector, suppress_at_once
 from edgert.stages.decode.instances import DetrSeg, YoloV5Seg, YoloV8Seg
 from edgert.stages.decode.shaped import YoloV8Obb, gaussian_overlap, gaussians
-from tests.helpers.known_boxes import identity, linear_weights
+from tests.helpers.known_boxes import identity, linear_weights, whole_masks
 
 NETWORK = (160, 96)
 WHOLE = identity(NETWORK)
@@ -27,15 +26,6 @@ def between(maps: Any, width: int, height: int) -> Any:
         linear_weights(width, maps.shape[2]),
         optimize=True,
     )
-
-
-def whole(record: Detections) -> Any:
-    """(N, height, width) of the masks over the network."""
-    found = np.zeros((len(record), NETWORK[1], NETWORK[0]), bool)
-    for one, mask in zip(found, record.masks or (), strict=True):
-        x1, y1, x2, y2 = (round(value) for value in mask.region)
-        one[y1:y2, x1:x2] = mask.mask
-    return found
 
 
 def inside(boxes: Any) -> Any:
@@ -72,7 +62,7 @@ def test_masks_are_those_of_the_formulas(size: tuple[int, int], kind: str) -> No
     record = Detector(head, iou=1.0)([table, maps], WHOLE)
     wanted = (between(np.tensordot(shares.astype(np.float32), maps, 1), *NETWORK) > 0) & inside(corners)
     wanted = wanted[wanted.any(axis=(1, 2))]
-    found = whole(record)
+    found = whole_masks(record, NETWORK)
     assert len(found) == len(wanted) > 20
     shared, either = (found & wanted).sum(axis=(1, 2)), (found | wanted).sum(axis=(1, 2))
     assert (either - shared <= 1).all()  # a sum that is 0 but for its last bit
@@ -133,7 +123,7 @@ def test_masks_of_queries_reach_beyond_their_boxes(order: tuple[int, ...]) -> No
     record = Detector(DetrSeg())(outputs, WHOLE)
     assert len(record) == 8  # the one without a pixel as well
     wanted = between(maps[:8], *NETWORK) > 0
-    assert (whole(record) == wanted).all() and wanted[[0, 1, 2, 4, 5, 6, 7]].any(axis=(1, 2)).all()
+    assert (whole_masks(record, NETWORK) == wanted).all() and wanted[[0, 1, 2, 4, 5, 6, 7]].any(axis=(1, 2)).all()
     assert not record.masks[3].mask.any()  # type: ignore[index]
     none = Detector(DetrSeg(), score=0.99)(outputs, WHOLE)
     assert none.masks == () and len(none) == 0

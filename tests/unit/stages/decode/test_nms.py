@@ -11,27 +11,10 @@ from edgert.config import DetectTask, KeypointsTask
 from edgert.errors import ConfigError
 from edgert.stages.decode.detection import CANDIDATES, Detector, strongest, suppress
 from edgert.stages.decode.kinds import decoder_for
-from tests.helpers.known_boxes import identity
+from tests.helpers.known_boxes import greedy, identity
 
 F32 = npt.NDArray[np.float32]
 I32 = npt.NDArray[np.int32]
-
-
-def plain(boxes: F32, scores: F32, classes: I32, iou: float, limit: int) -> list[int]:
-    """Greedy suppression as in textbooks."""
-    kept: list[int] = []
-    corners = boxes.tolist()
-    for row in sorted(range(len(scores)), key=lambda row: (-scores[row], row)):
-        if all(classes[row] != classes[other] or overlap(corners[row], corners[other]) <= iou for other in kept):
-            kept.append(row)
-    return kept[:limit]
-
-
-def overlap(a: list[float], b: list[float]) -> float:
-    width, height = min(a[2], b[2]) - max(a[0], b[0]), min(a[3], b[3]) - max(a[1], b[1])
-    shared = max(width, 0) * max(height, 0)
-    union = (a[2] - a[0]) * (a[3] - a[1]) + (b[2] - b[0]) * (b[3] - b[1]) - shared
-    return shared / union if union else 0.0
 
 
 def scene(seed: int, count: int, class_count: int, crowd: int) -> tuple[F32, F32, I32]:
@@ -55,7 +38,7 @@ def test_it_keeps_what_the_plain_algorithm_keeps(
     seed: int, count: int, class_count: int, crowd: int, iou: float, limit: int
 ) -> None:
     boxes, scores, classes = scene(seed, count, class_count, crowd)
-    expected = plain(boxes, scores, classes, iou, limit)
+    expected = greedy(boxes, scores, iou, classes)[:limit]
     assert suppress(boxes, scores, classes, iou, limit).tolist() == expected
 
 
@@ -63,7 +46,7 @@ def test_it_keeps_what_the_plain_algorithm_keeps(
 def test_blocks_agree_with_the_plain_algorithm(limit: int) -> None:
     """More boxes than are looked at in one go."""
     boxes, scores, classes = scene(3, 900, 3, 300)
-    expected = plain(boxes, scores, classes, 0.453, limit)
+    expected = greedy(boxes, scores, 0.453, classes)[:limit]
     assert suppress(boxes, scores, classes, 0.453, limit).tolist() == expected
 
 

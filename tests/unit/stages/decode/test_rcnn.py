@@ -8,7 +8,7 @@ import pytest
 from edgert.errors import ConfigError, ModelError
 from edgert.stages.decode.detection import Detector
 from edgert.stages.decode.rcnn import KeypointRcnn, MaskRcnn
-from tests.helpers.known_boxes import identity, linear_weights
+from tests.helpers.known_boxes import identity, linear_weights, whole_masks
 
 NETWORK = (200, 120)
 WHOLE = identity(NETWORK)
@@ -54,15 +54,6 @@ def pasted(mask: Any, box: Any) -> Any:
     return image
 
 
-def whole(record: Any) -> Any:
-    """(N, height, width) of the masks over the network."""
-    found = np.zeros((len(record), NETWORK[1], NETWORK[0]), bool)
-    for one, mask in zip(found, record.masks, strict=True):
-        x1, y1, x2, y2 = (round(value) for value in mask.region)
-        one[y1:y2, x1:x2] = mask.mask
-    return found
-
-
 def overlap(one: Any, other: Any) -> float:
     union = np.logical_or(one, other).sum()
     return float(np.logical_and(one, other).sum() / union) if union else 1.0
@@ -83,7 +74,7 @@ def test_masks_are_those_of_the_formula(seed: int, is_pasted: bool) -> None:
     kept = [row for row in np.argsort(-scores, kind="stable") if scores[row] >= 0.25 and labels[row] > 0]
     np.testing.assert_allclose(found.boxes, boxes[kept].reshape(-1, 4), atol=0.5)
     assert found.classes.tolist() == labels[kept].tolist()
-    for mine, row in zip(whole(found), kept, strict=True):
+    for mine, row in zip(whole_masks(found, NETWORK), kept, strict=True):
         assert overlap(mine, wanted[row] > 0.5) >= 0.99
 
 
