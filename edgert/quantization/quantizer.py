@@ -5,6 +5,7 @@ AdaRound. Bias correction is last, since the means it measures include the error
 """
 
 import fnmatch
+import logging
 import platform
 import threading
 from collections import Counter
@@ -23,7 +24,7 @@ from edgert.graph import Graph, Model, Node, extract, read, write
 from edgert.quantization.adaround import roundings
 from edgert.quantization.calibration import ranges, threshold, value_histogram
 from edgert.quantization.calibration.walk import THREADS, Feeds, check_stop, walk
-from edgert.quantization.equalization import equalize
+from edgert.quantization.equalization import equalize, scalings
 from edgert.quantization.lowering import lower as lowering
 from edgert.quantization.lowering.lower import Activation, Storage, lower
 from edgert.quantization.lowering.weights import LIMIT, Rounding, along_axis, integer_weight, kernel_of
@@ -31,6 +32,8 @@ from edgert.quantization.quantization_error import OutputNoise, correct_biases
 from edgert.quantization.run import DEFAULT_RUN, Run
 from edgert.quantization.scheme.scheme import scheme
 from edgert.quantization.scheme.units import USUAL_DLA, Scheme, Target
+
+log = logging.getLogger("edgert.quantize")
 
 DEFAULT = "mse"
 """Method where several are equally good, or no weighted node reads a tensor."""
@@ -295,8 +298,15 @@ def rounding_noise(quantizer: Quantizer, feeds: Sequence[Feeds]) -> Callable[[fr
 
 
 def equalize_model(model: Model) -> Model:
-    """Return a prepared model with weights equalized across layers; it computes the same up to rounding."""
-    return write(equalize(read(model)), model)
+    """Return a prepared model with weights equalized across layers; it computes the same up to rounding.
+
+    Warn where there is nothing to equalize.
+    """
+    graph = read(model)
+    if not (plan := scalings(graph)):
+        why = "only ReLU and operators like it may lie between two layers with weights"
+        log.warning("%s: equalize: true changes nothing: %s", model.path, why)
+    return write(equalize(graph, plan), model)
 
 
 def for_this_machine(recipe: Recipe) -> Recipe:

@@ -7,6 +7,7 @@ from edgert.backend.ort import Function
 from edgert.graph import Graph, Model, infer, read, write
 from edgert.quantization.equalization import equalize, scalings
 from edgert.quantization.lowering.weights import kernel_of
+from edgert.quantization.quantizer import equalize_model
 from edgert.quantization.scheme.channels import FIXED, channels
 from tests.unit.graph.graphs import make, node, weights
 
@@ -154,6 +155,14 @@ STOPPING = {
 def test_what_is_not_homogeneous_keeps_its_scale(name: str) -> None:
     more = {"six": np.float32(6), "one": np.float32(1), "n": weights(4, 2, 1, 1, seed=8)}
     assert scalings(read(chain(*STOPPING[name], stored={**STORED, **more}))) == ()
+
+
+def test_a_model_without_layers_to_equalize_is_warned_about(caplog: pytest.LogCaptureFixture) -> None:
+    for name, warns in (("silu", True), ("none", False)):
+        caplog.clear()
+        nodes = STOPPING.get(name, [node("Relu", ["a"], ["m"])])
+        equalize_model(chain(*nodes, stored=STORED))
+        assert ("equalize: true changes nothing" in caplog.text) is warns
 
 
 def test_what_others_see_keeps_its_scale() -> None:
