@@ -1,7 +1,6 @@
 """The page about the part of a network that a DLA can run: obstacles, segments, and every node."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from markupsafe import Markup
 
@@ -17,29 +16,17 @@ _ORDER = {"no": 0, "verify": 1, "yes": 2, "folded": 3}
 _MARKS = {"yes": "✓ yes", "no": "✗ no", "verify": "? verify", "folded": "· folded"}
 
 
-@dataclass(frozen=True, slots=True)
-class DlaPage:
-    """Contents of the page; ``counts`` is the number of nodes by verdict, like ``"yes:2 no:1"``."""
-
-    obstacles: Part
-    segments: Part
-    nodes: Table
-    image: Markup
-    keys: tuple[tuple[str, str], ...]
-    counts: str
-
-
 def render(survey: Survey, model: str, board: str) -> str:
     """Return the page of a survey of a model on a board; equal surveys give equal text."""
     words = [verdict_word(verdict) for verdict in survey.verdicts]
-    shown = DlaPage(
-        _obstacles(survey),
-        _segments(survey),
-        _nodes(survey, words),
-        _map(survey, words),
-        tuple((mark, f"verdict {word}") for word, mark in _MARKS.items()),
-        " ".join(f"{word}:{words.count(word)}" for word in _MARKS),
-    )
+    shown = {
+        "obstacles": _obstacles(survey),
+        "segments": _segments(survey),
+        "nodes": _nodes(survey, words),
+        "image": _map(survey, words),
+        "legend": [(mark, f"verdict {word}") for word, mark in _MARKS.items()],
+        "counts": " ".join(f"{word}:{words.count(word)}" for word in _MARKS),
+    }
     return page.render("dla.html.j2", _head(survey, model, board), shown)
 
 

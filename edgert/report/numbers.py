@@ -37,11 +37,6 @@ def power_of_ten(exponent: int) -> str:
     return str(10**exponent) if exponent <= 2 else f"10{str(exponent).translate(_RAISED)}"
 
 
-def percent(fraction: float) -> str:
-    """Return 0.7012 as ``"70.12 %"``."""
-    return f"{fixed(fraction * 100, 2)}{_SPACE}%"
-
-
 def share(fraction: float) -> str:
     """Return a fraction, which may be small, as ``"0.013 %"``, ``"none"`` or ``"all"``."""
     if 0 < fraction < _SMALLEST_SHARE:
@@ -49,24 +44,19 @@ def share(fraction: float) -> str:
     return "none" if fraction <= 0 else "all" if fraction >= 1 else f"{significant(fraction * 100, 2)}{_SPACE}%"
 
 
-def points(fraction: float) -> str:
-    """Return 0.0042 as ``"0.42 points"``, which are percentage points."""
-    return f"{fixed(fraction * 100, 2)}{_SPACE}points"
+def bare(value: float, unit: str) -> str:
+    """Return a metric's value, or a difference of two, without its unit."""
+    return fixed(value * 100, 2) if unit == "percent" else fixed(value, 4)
 
 
 def score(value: float, unit: str) -> str:
-    """Return a metric's value with its unit."""
-    return percent(value) if unit == "percent" else fixed(value, 4)
+    """Return a metric's value with its unit: 0.7012 as ``"70.12 %"``."""
+    return bare(value, unit) + (f"{_SPACE}%" if unit == "percent" else "")
 
 
 def difference(value: float, unit: str) -> str:
-    """Return a difference of two values of a metric."""
-    return points(value) if unit == "percent" else fixed(value, 4)
-
-
-def bare(value: float, unit: str) -> str:
-    """Return a metric's value, or a difference, without its unit."""
-    return fixed(value * 100, 2) if unit == "percent" else fixed(value, 4)
+    """Return a difference of two values of a metric with its unit: 0.0042 as ``"0.42 points"``."""
+    return bare(value, unit) + (f"{_SPACE}points" if unit == "percent" else "")
 
 
 def milliseconds(value: float) -> str:

@@ -2,7 +2,7 @@
 
 import math
 import statistics
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -180,20 +180,10 @@ class Card:
     facts: str
 
 
-@dataclass(frozen=True, slots=True)
-class Activations:
-    """The section on activations: open histograms, and folded ones of ``more`` tensors."""
-
-    about: Part
-    opened: tuple[Card, ...] = ()
-    folded: tuple[Card, ...] = ()
-    more: int = 0
-
-
-def activations_part(report: QuantizationReport) -> Activations:
-    """Return histograms: those that lose most are open, the others are folded, in graph order."""
+def activations_part(report: QuantizationReport) -> Mapping[str, object]:
+    """Return text and histograms: those that lose most are open, the others, of ``more`` tensors, are folded."""
     if not report.tensors:
-        return Activations(Part(absent=report.absent.get("tensors", "No activations were counted.")))
+        return {"about": Part(absent=report.absent.get("tensors", "No activations were counted."))}
     same: dict[object, list[TensorRow]] = {}  # tensors with the same histogram, as before and after a Transpose
     for row in report.tensors:
         key = (row.counts.tobytes(), row.exponent, row.amax, row.threshold, *row.thresholds.items())
@@ -204,8 +194,9 @@ def activations_part(report: QuantizationReport) -> Activations:
     rest = [place for place in range(len(groups)) if place not in worst]
     rows = max(len(row.thresholds) + (row.used is not None) for row in report.tensors)
     which = f"the {_OPEN} histograms that lose most of {len(groups)}" if rest else "all histograms"
-    opened, folded = (tuple(_card(groups[place], noise[place], rows) for place in places) for places in (worst, rest))
-    return Activations(Part(_TENSOR_LEAD.format(which)), opened, folded, sum(len(card.names) for card in folded))
+    opened, folded = ([_card(groups[place], noise[place], rows) for place in places] for places in (worst, rest))
+    more = sum(len(card.names) for card in folded)
+    return {"about": Part(_TENSOR_LEAD.format(which)), "opened": opened, "folded": folded, "more": more}
 
 
 def _card(same: Sequence[TensorRow], sqnr_db: float, rows: int) -> Card:
@@ -268,30 +259,17 @@ def _facts(row: TensorRow, sqnr_db: float) -> Iterator[str]:
 _BADGES = {True: ("✓ Budget kept", "good"), False: ("✗ Budget missed", "bad"), None: ("No budget", "open")}
 
 
-@dataclass(frozen=True, slots=True)
-class QuantizationPage:
-    """Contents of the page: the report, names of its metrics, the reference's name, and its sections."""
-
-    report: QuantizationReport
-    names: tuple[str, ...]
-    reference: str
-    accuracy: Part
-    layers: Part
-    kept: Part
-    activations: Activations
-
-
 def render(report: QuantizationReport) -> str:
     """Return the page of a report; equal reports give equal text."""
-    shown = QuantizationPage(
-        report,
-        tuple(metric_names(report)),
-        REFERENCE,
-        accuracy_part(report),
-        layers_part(report),
-        kept_part(report),
-        activations_part(report),
-    )
+    shown = {
+        "report": report,
+        "names": metric_names(report),
+        "reference": REFERENCE,
+        "accuracy": accuracy_part(report),
+        "layers": layers_part(report),
+        "kept": kept_part(report),
+        "activations": activations_part(report),
+    }
     return page.render("quantization.html.j2", _head(report), shown)
 
 

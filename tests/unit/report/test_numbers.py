@@ -3,7 +3,7 @@ import math
 import numpy as np
 import pytest
 
-from edgert.report.numbers import decibels, fixed, milliseconds, percent, points, share, significant, times
+from edgert.report.numbers import decibels, difference, fixed, milliseconds, score, share, significant, times
 from edgert.report.quantization_page import clipped_share, own_sqnr_db
 from edgert.report.quantization_record import TensorRow
 
@@ -20,7 +20,13 @@ def test_three_digits_that_matter(value: float, expected: str) -> None:
 
 
 def test_units_do_not_wrap_away() -> None:
-    written = [percent(0.7012), points(0.0042), milliseconds(12.345), decibels(31.26), share(0.00013)]
+    written = [
+        score(0.7012, "percent"),
+        difference(0.0042, "percent"),
+        milliseconds(12.345),
+        decibels(31.26),
+        share(0.00013),
+    ]
     assert written == [f"{number}\N{NO-BREAK SPACE}{unit}" for number, unit in (
         ("70.12", "%"), ("0.42", "points"), ("12.3", "ms"), ("31.3", "dB"), ("0.013", "%"))]  # fmt: skip
 
