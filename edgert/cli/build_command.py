@@ -44,6 +44,7 @@ Sign = Annotated[
         "KEY",
         "Sign the bundle with this private key of ssh-keygen, or the .pub of one that ssh-agent has. A bundle is "
         "only signed, unless -o is given, too.",
+        exists=True,
         dir_okay=False,
     ),
 ]
@@ -105,66 +106,61 @@ def build(
         return
     path = output or (option.default_bundle(file) if file else source)
     target: dict[str, Any] = {"board": board, "mode": mode, "tensorrt": trt}
-    with _progress_and_json(json) as (on_progress, write_line), stop_on_signal(on_progress.stop.set):
-        write = _sign_and_write(write_line, path, sign, signers)
+    with _progress_and_json(json) as (on_progress, write), stop_on_signal(on_progress.stop.set):
         if remote is not None:
             how = {**target, "program": remote_edgert, "strict": strict, "key": sign, "signers": signers_here(signers)}
-            show = _compile_on_board(file or source, path, remote, write, **how, on_progress=on_progress)
+            made, found, show = _compile_on_board(file or source, path, remote, **how, on_progress=on_progress)
         elif file is None:
             how = {"signers": signers_here(signers), "strict": strict}
-            show = _compile_here(source, output, write, **how, on_progress=on_progress)
+            made, found, show = _compile_here(source, output, **how, on_progress=on_progress)
         else:
-            from edgert.compiler.build_pipeline import build as build_pipeline
-
-            built = build_pipeline(file, path, **target, tune=tune, on_progress=on_progress)
-            show = _write_built(built, tune, write)
+            made, found, show = _build(file, path, **target, tune=tune, on_progress=on_progress)
+        signed = {} if sign is None else _sign(path, sign, signers)
+        outcome = {
+            "bundle": None if made.path is None else str(made.path),
+            "written": made.written,
+            "size_bytes": made.size_bytes,
+            "seconds": round(made.seconds, 3),
+            "board": made.manifest.board,
+        }
+        write({**outcome, **found, **signed})
     if not terminal.is_stdout(json):
         show(terminal.console())
 
 
-# Each of these writes the result as JSON, and returns a function that prints it.
+# Each of these returns what it made, further parts of the JSON, and a function that prints the outcome.
 
-_Write: TypeAlias = "Callable[[Mapping[str, object]], None]"
-_Show: TypeAlias = "Callable[[terminal.Console], None]"
+_Made: TypeAlias = "tuple[Built | Finished, Mapping[str, object], Callable[[terminal.Console], None]]"
 
 
-def _compile_on_board(source: PipelineFile | Path, path: Path, remote: str, write: _Write, **how: Any) -> _Show:
+def _compile_on_board(source: PipelineFile | Path, path: Path, remote: str, **how: Any) -> _Made:
     from edgert.remote.remote_build import build_remote
 
     made = build_remote(source, path, remote, **how)
-    write({**_outcome_json(made), "board": made.remote_board.name, **_engines_json(made)})
-    return partial(_show_compiled, made, f"on {remote}")
+    found = {"board": made.remote_board.name, **_engines_json(made)}
+    return made, found, partial(_show_compiled, made, f"on {remote}")
 
 
-def _compile_here(source: Path, output: Path | None, write: _Write, **how: Any) -> _Show:
+def _compile_here(source: Path, output: Path | None, **how: Any) -> _Made:
     from edgert.compiler.finish import finish
 
     made = finish(source, output, **how)
     skipped = [{"engine": one.engine, "model": one.model, "why": one.why} for one in made.skipped]
-    write({**_outcome_json(made), "target": made.target, **_engines_json(made), "skipped": skipped})
-    return partial(_show_compiled, made, "here")
+    found = {"target": made.target, **_engines_json(made), "skipped": skipped}
+    return made, found, partial(_show_compiled, made, "here")
 
 
-def _write_built(made: Built, is_tuned: bool, write: _Write) -> _Show:
-    tuned: Mapping[str, Tuned] = {}
-    if is_tuned:
+def _build(file: PipelineFile, path: Path, *, tune: bool, **how: Any) -> _Made:
+    from edgert.compiler.build_pipeline import build as build_pipeline
+
+    made, tuned = build_pipeline(file, path, tune=tune, **how), dict[str, "Tuned"]()
+    found: dict[str, object] = {"models_bytes": made.manifest.onnx_bytes, "engines": made.manifest.engines}
+    if tune:
         from edgert.inspect_model import inspect_bundle
 
-        tuned = inspect_bundle(made.path).tuned
-    sizes = {"models_bytes": made.manifest.onnx_bytes, "engines": made.manifest.engines}
-    found = {"tuned": {name: one.to_json() for name, one in tuned.items()}} if is_tuned else {}
-    write({**_outcome_json(made), **sizes, **found})
-    return partial(_show_built, made, tuned)
-
-
-def _sign_and_write(write: Callable[[object], None], path: Path, key: Path | None, signers: Path | None) -> _Write:
-    """Return a function that signs the bundle, where a key is given, and writes the result.
-
-    Raises BadParameter at once where the key file does not exist.
-    """
-    if key is not None and not key.is_file():
-        raise typer.BadParameter(f"file {str(key)!r} does not exist", param_hint="--sign")
-    return write if key is None else lambda result: write({**result, **_sign(path, key, signers)})
+        tuned |= inspect_bundle(made.path).tuned
+        found["tuned"] = {name: one.to_json() for name, one in tuned.items()}
+    return made, found, partial(_show_built, made, tuned)
 
 
 def _sign(path: Path, key: Path, signers: Path | None) -> dict[str, object]:
@@ -190,16 +186,6 @@ def _progress_and_json(json: Path | None) -> Iterator[tuple[Reporter, Callable[[
                 show(event)
 
         yield Reporter(on_progress), write
-
-
-def _outcome_json(made: Built | Finished) -> dict[str, object]:
-    return {
-        "bundle": str(made.path) if made.path is not None else None,
-        "written": made.written,
-        "size_bytes": made.size_bytes,
-        "seconds": round(made.seconds, 3),
-        "board": made.manifest.board,
-    }
 
 
 def _engines_json(made: RemoteBuilt | Finished) -> dict[str, object]:

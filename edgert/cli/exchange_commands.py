@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
+from edgert import units
 from edgert.cli import option, progress, terminal
 from edgert.errors import ConfigError
 
@@ -95,7 +95,7 @@ def import_model(
             tolerance=tolerance,
             python=python,
             weights=weights,
-            size=_parse_size(size),
+            size=None if size is None else _parse_size(size),
         )
     terminal.write_json(_import_json(made), json)
     console = terminal.console(json)
@@ -112,14 +112,13 @@ def import_model(
     console.print(f"[green]→[/] {made.path}")
 
 
-def _parse_size(text: str | None) -> tuple[int, int] | None:
-    """Return width and height of ``WxH``; None for None. Raises ConfigError: the text has another form."""
-    if text is None:
-        return None
-    if not re.fullmatch(r"[1-9]\d{0,4}x[1-9]\d{0,4}", text):
-        raise ConfigError(f"cannot understand {text!r}", where="--size", fix="write WIDTHxHEIGHT, such as 640x480")
-    width, height = map(int, text.split("x"))
-    return width, height
+def _parse_size(text: str) -> tuple[int, int]:
+    """Return width and height of ``WxH``. Raises ConfigError: the text has another form."""
+    try:
+        return units.parse_size(text)
+    except ValueError as error:
+        fix = "write WIDTHxHEIGHT, such as 640x480"
+        raise ConfigError(f"cannot understand {text!r}", where="--size", fix=fix) from error
 
 
 def _import_json(made: Imported) -> dict[str, object]:
@@ -212,13 +211,15 @@ def export(
         edgert export pipeline.yaml --board orin-nx-16gb --format onnx --form int8-qdq --target dla -o dla.onnx
         edgert export dock-orin.edgert dock-thor.edgert --format ansible -o rollout
     """
-    from edgert.exporter.fleet import FLEET_FORMATS
+    from edgert.exporter.fleet import FLEET_FORMATS, export_fleet
 
     if format in FLEET_FORMATS:
         given = {"--model": model, "--board": board, "--trt": trt, "--form": form, "--target": target}
         more = {"--device": device, "--max-batch": max_batch, "--set": overrides}
         option.refuse({**given, **more}, f"--format {format} takes bundles, whose build has already decided that")
-        _export_fleet(sources, format, output, json)
+        with progress.show_waiting("checking bundles"):
+            files, notes = export_fleet([Path(one) for one in sources], format, output)
+        _show_export(files, notes, "Note:", json)
         return
     if len(sources) > 1:
         raise typer.BadParameter(f"--format {format} takes one source", param_hint="SOURCE")
@@ -238,14 +239,6 @@ def export(
             on_progress=on_progress,
         )
     _show_export(made.files, made.limitations, f"What {format} cannot express:", json)
-
-
-def _export_fleet(sources: Sequence[str], format: str, output: Path, json: Path | None) -> None:
-    from edgert.exporter.fleet import FleetFormat, export_fleet
-
-    with progress.show_waiting("checking bundles"):
-        files, notes = export_fleet([Path(one) for one in sources], cast("FleetFormat", format), output)
-    _show_export(files, notes, "Note:", json)
 
 
 def _show_export(files: Sequence[Path], notes: Sequence[str], heading: str, json: Path | None) -> None:

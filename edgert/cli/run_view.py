@@ -294,11 +294,9 @@ def print_summary(file: PipelineFile, summary: Summary, began_s: float = 0.0, to
             screen.print(line, style="yellow", markup=False)
     for line in _governor_lines(summary.budgets, summary.frames_out):
         screen.print(line, markup=False)
-    for line in (
-        *_stage_troubles(summary),
-        *_over_current_line(summary.over_current),
-        *_exceeded_budgets(file, summary),
-    ):
+    events = listed(summary.over_current)
+    drew = [f"the board lowered its clocks as it drew too much: {events} events; see docs/meters.md"] if events else []
+    for line in (*_stage_troubles(summary), *drew, *_exceeded_budgets(file, summary)):
         screen.print(line, style="yellow", markup=False)
     for stage in file.config.stages.values():
         if (path := getattr(stage, "path", None)) is not None:
@@ -344,11 +342,6 @@ def _stage_troubles(summary: Summary) -> Iterator[str]:
             yield f"{name}: {stage.source.reason}"
         elif stage.source and stage.source.reason:
             yield f"{name}: down for the last {stage.source.state_s or 0.0:.0f} s: {stage.source.reason}"
-
-
-def _over_current_line(events: Mapping[str, int]) -> Iterator[str]:
-    if named := listed(events):
-        yield f"the board lowered its clocks as it drew too much: {named} events; see docs/meters.md"
 
 
 def _governor_lines(budgets: Mapping[str, Any], frames: int) -> Iterator[str]:

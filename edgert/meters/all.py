@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -14,9 +15,19 @@ from edgert.clock import REAL, Clock
 from edgert.errors import DeviceError
 from edgert.meters import rails as sensors
 from edgert.meters.clocks import cpu_gauges, dla_gauges, emc_gauges, gpu_gauges
-from edgert.meters.energy import Rapl
-from edgert.meters.reading import GONE, NO_TIME, SWITCHED_OFF, Gauges, Meter, Reading, measured, unavailable
-from edgert.meters.usage import CpuLoad, Memory
+from edgert.meters.energy import rapl_gauges
+from edgert.meters.reading import (
+    GONE,
+    NO_TIME,
+    SWITCHED_OFF,
+    Gauge,
+    Meter,
+    Reading,
+    measured,
+    read_gauges,
+    unavailable,
+)
+from edgert.meters.usage import CpuLoad, memory_gauges
 
 # NVIDIA's management library has the GPUs of workstations and of Thor; only this module uses ``pynvml`` (nvidia-ml-py).
 #
@@ -41,49 +52,45 @@ _QUESTIONS: tuple[tuple[str, str, str, Callable[[Any], float], tuple[int, ...]],
 unit, and further arguments of the function."""
 
 
-class Nvml:
-    """Meter of all GPUs.
+def nvml_gauges(library: Any) -> dict[str, Gauge]:
+    """Return gauges of all GPUs: ``power.gpu``, ``gpu.load``, ``gpu.clock``, ``temperature.gpu``, ``memory.gpu`` …
 
-    It reads ``power.gpu``, ``gpu.load``, ``gpu.clock``, ``temperature.gpu``, ``memory.gpu`` and ``throttle.gpu``. Names
-    of the second GPU are ``power.gpu1`` and so on.
+    Names of the second GPU are ``power.gpu1`` and so on. Raises the library's error.
     """
 
-    def __init__(self, library: Any) -> None:
-        self._library = library
-        library.nvmlInit()
-        handles = [library.nvmlDeviceGetHandleByIndex(index) for index in range(library.nvmlDeviceGetCount())]
-        names = [library.nvmlDeviceGetName(handle) for handle in handles]  # bytes in early releases of pynvml
-        self._gpus = {
-            f"gpu{index or ''}": handle for index, handle in enumerate(handles) if _STUB not in str(names[index])
-        }
+    def read(question: int, handle: object) -> Reading:
+        _, unit, about, number, arguments = _QUESTIONS[question]
+        source = f"NVML nvmlDeviceGet{about}"
+        try:
+            answer = getattr(library, f"nvmlDeviceGet{about}")(handle, *arguments)
+            return measured(number(answer), unit, source)
+        except (library.NVMLError, AttributeError, TypeError, ValueError) as error:
+            # pynvml returns None or a marker for missing values, which raise TypeError or ValueError
+            return unavailable(unit, source, str(error))
 
-    def read(self) -> Mapping[str, Reading]:
-        """Return all readings, as :meth:`edgert.meters.reading.Meter.read` does."""
-        found = {}
-        for gpu, handle in self._gpus.items():
-            for name, unit, about, number, arguments in _QUESTIONS:
-                source = f"NVML nvmlDeviceGet{about}"
-                try:
-                    answer = getattr(self._library, f"nvmlDeviceGet{about}")(handle, *arguments)
-                    found[name.format(gpu)] = measured(number(answer), unit, source)
-                except (self._library.NVMLError, AttributeError, TypeError, ValueError) as error:
-                    # pynvml returns None or a marker for missing values, which raise TypeError or ValueError
-                    found[name.format(gpu)] = unavailable(unit, source, str(error))
-        return found
+    library.nvmlInit()
+    gauges: dict[str, Gauge] = {}
+    for index in range(library.nvmlDeviceGetCount()):
+        handle = library.nvmlDeviceGetHandleByIndex(index)
+        if _STUB not in str(library.nvmlDeviceGetName(handle)):  # bytes in early releases of pynvml
+            names = [one[0].format(f"gpu{index or ''}") for one in _QUESTIONS]
+            gauges |= {name: partial(read, number, handle) for number, name in enumerate(names)}
+    return gauges
 
 
-def find_nvml(root: Path, load: Callable[[], Any] = lambda: import_module("pynvml")) -> Nvml | str:
-    """Return the meter, or why there is none; empty if there is no NVIDIA driver under ``root``."""
+def find_nvml(root: Path, load: Callable[[], Any] = lambda: import_module("pynvml")) -> Mapping[str, Gauge]:
+    """Return the gauges of all GPUs; none without an NVIDIA driver, and why one cannot be read as ``power.gpu``."""
     if not (root / "proc/driver/nvidia/version").is_file():
-        return ""
+        return {}
+    why = ""
     try:
         library = load()
+        return nvml_gauges(library)
     except ImportError:
-        return f"the NVIDIA driver can be read only with nvidia-ml-py: {_FIX}"
-    try:
-        return Nvml(library)
+        why = f"the NVIDIA driver can be read only with nvidia-ml-py: {_FIX}"
     except library.NVMLError as error:
-        return f"NVML: {error}"
+        why = f"NVML: {error}"
+    return {f"{sensors.POWER}.gpu": lambda: unavailable("W", "NVML", why)}
 
 
 EXPECTED: Mapping[str, tuple[str, str]] = {
@@ -148,7 +155,7 @@ class Meters:
         root: str | Path = "/",
         clock: Clock = REAL,
         model: Model | None = None,
-        nvml: Callable[[Path], Nvml | str] = find_nvml,
+        nvml: Callable[[Path], Mapping[str, Gauge]] = find_nvml,
     ) -> None:
         self._root, self._clock, self._model, self._nvml = Path(root), clock, model, nvml
         self._has_rails = False
@@ -178,29 +185,25 @@ class Meters:
 
     def _find(self) -> list[Meter]:
         root = self._root
-        gauges = {**gpu_gauges(root), **dla_gauges(root), **cpu_gauges(root)}
+        gauges = {**gpu_gauges(root), **dla_gauges(root), **cpu_gauges(root), **memory_gauges(root)}
+        gauges |= rapl_gauges(root, self._clock)
         if is_jetson(root):
             gauges |= emc_gauges(root)
-        meters: list[Meter] = [CpuLoad(root, self._clock), Memory(root), sensors.Thermal(root), Gauges(gauges)]
-        rails = sensors.hwmon_rails(root) + sensors.iio_rails(root)
-        if rails:
+        meters: list[Meter] = [
+            CpuLoad(root, self._clock).read,
+            sensors.Thermal(root).read,
+            partial(read_gauges, gauges),
+        ]
+        if rails := sensors.hwmon_rails(root) + sensors.iio_rails(root):
             self._has_rails = True  # so that parts never count as the module's power, even if the rails vanish
-            meters.append(sensors.Rails(rails))
-        rapl = Rapl(root, self._clock)
-        if rapl.names:
-            meters.append(rapl)
-        nvml = self._nvml(root)
-        if isinstance(nvml, Nvml):
-            meters.append(nvml)
-        elif nvml:  # the GPU's driver is installed but cannot be read
-            meters.append(Gauges({f"{sensors.POWER}.gpu": lambda: unavailable("W", "NVML", nvml)}))
-        return meters
+            meters.append(sensors.rail_meter(rails))
+        return [*meters, partial(read_gauges, self._nvml(root))]
 
     def _read(self) -> dict[str, Reading]:
         """Return the readings of all meters; of meters with the same name the first known value counts."""
         found: dict[str, Reading] = {}
         for meter in self._meters:
-            for name, reading in meter.read().items():
+            for name, reading in meter().items():
                 if name not in found or not found[name].is_known:
                     found[name] = reading
         if not self._has_rails:

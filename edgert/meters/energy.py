@@ -5,7 +5,6 @@ a period, integrated by the trapezoid rule.
 """
 
 from collections import deque
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -88,52 +87,36 @@ class Energy:
 _MOST_W = 5000.0
 
 
-class _Counter:
-    def __init__(self, folder: Path) -> None:
-        self.path = folder / "energy_uj"
-        most = read_text(folder / "max_energy_range_uj")
-        self.range_uj = float(most) if most.isdigit() else 0.0
-        self.last_uj: float | None = None
-        self.last_ns = 0
+def rapl_gauges(root: Path, clock: Clock) -> dict[str, reading.Gauge]:
+    """Return gauges of ``power.psys``, or of ``power.package-0`` and so on: mean watts since the last reading."""
+    zones = reading.children(root / "sys/class/powercap")
+    # intel-rapl:0, without its parts intel-rapl:0:0, and without intel-rapl-mmio:0, which is the same package
+    folders = [zone for zone in zones if zone.name.startswith("intel-rapl:") and zone.name.count(":") == 1]
+    found = [(read_text(folder / "name"), folder) for folder in folders]
+    whole = [pair for pair in found if pair[0] == "psys"]
+    packages = [pair for pair in found if pair[0].startswith("package")]
+    return {f"power.{name}": _counter_gauge(folder, root, clock) for name, folder in whole or packages}
 
 
-class Rapl:
-    """Meter of ``power.psys``, or of ``power.package-0`` and so on: mean watts since the last reading."""
+def _counter_gauge(folder: Path, root: Path, clock: Clock) -> reading.Gauge:
+    """Return a gauge of the mean watts since the last reading, or since now, by the counter in a folder."""
+    path, most = folder / "energy_uj", read_text(folder / "max_energy_range_uj")
+    range_uj = float(most) if most.isdigit() else 0.0
+    last: tuple[float, int] | None = None  # count in microjoules, and its time
 
-    def __init__(self, root: Path, clock: Clock) -> None:
-        self._root, self._clock = root, clock
-        zones = reading.children(root / "sys/class/powercap")
-        # intel-rapl:0, without its parts intel-rapl:0:0, and without intel-rapl-mmio:0, which is the same package
-        folders = [zone for zone in zones if zone.name.startswith("intel-rapl:") and zone.name.count(":") == 1]
-        found = [(read_text(folder / "name"), folder) for folder in folders]
-        whole = [pair for pair in found if pair[0] == "psys"]
-        packages = [pair for pair in found if pair[0].startswith("package")]
-        self._counters = {name: _Counter(folder) for name, folder in whole or packages}
-        self.read()  # starts the counts
+    def watts() -> float:
+        nonlocal last
+        before, last = last, None
+        last = reading.read_number(str(path), 0.0), clock.now_ns()
+        if before is None or last[1] <= before[1]:
+            raise ValueError(reading.NO_TIME)
+        spent_uj = last[0] - before[0]
+        spent_uj += range_uj if spent_uj < 0 else 0.0  # the counter wrapped around
+        found = spent_uj * 1e3 / (last[1] - before[1])
+        if not 0.0 <= found <= _MOST_W:
+            raise ValueError(f"it reads {found:g} W, which is impossible")
+        return found
 
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Names of the counters; empty on a machine without counters."""
-        return tuple(f"power.{name}" for name in self._counters)
-
-    def read(self) -> Mapping[str, reading.Reading]:
-        """Return all readings, as :meth:`edgert.meters.reading.Meter.read` does."""
-        return {f"power.{name}": self._watts(counter) for name, counter in self._counters.items()}
-
-    def _watts(self, counter: _Counter) -> reading.Reading:
-        source = reading.shown_path(counter.path, self._root)
-        before_uj, before_ns = counter.last_uj, counter.last_ns
-        try:
-            counter.last_uj = reading.read_number(str(counter.path), 0.0)
-        except (OSError, ValueError) as error:
-            counter.last_uj = None
-            return reading.unavailable("W", source, reading.failure_of(error))
-        counter.last_ns = self._clock.now_ns()
-        if before_uj is None or counter.last_ns <= before_ns:
-            return reading.unavailable("W", source, reading.NO_TIME)
-        spent_uj = counter.last_uj - before_uj
-        spent_uj += counter.range_uj if spent_uj < 0 else 0.0  # the counter wrapped around
-        watts = spent_uj * 1e3 / (counter.last_ns - before_ns)
-        if not 0.0 <= watts <= _MOST_W:
-            return reading.unavailable("W", source, f"it reads {watts:g} W, which is impossible")
-        return reading.measured(watts, "W", source)
+    gauge = reading.gauge("W", reading.shown_path(path, root), watts)
+    gauge()  # starts the count
+    return gauge

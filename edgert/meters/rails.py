@@ -65,20 +65,18 @@ def total(rails: Mapping[str, reading.Reading], twice: Iterable[str] = ()) -> re
     return reading.measured(sum(known), "W", " + ".join(layout), remark)
 
 
-class Rails:
-    """Meter of ``power.NAME`` for each power rail, and of ``power`` for the module."""
+def rail_meter(rails: Sequence[Rail]) -> reading.Meter:
+    """Return the meter of ``power.NAME`` for each power rail, and of ``power`` for the module."""
+    names = [rail.name for rail in rails]
+    twice = frozenset(name for name in names if names.count(name) > 1)
+    gauges = {f"{rail.name}@{rail.device}" if rail.name in twice else rail.name: rail.gauge for rail in rails}
 
-    def __init__(self, rails: Sequence[Rail]) -> None:
-        names = [rail.name for rail in rails]
-        self._twice = frozenset(name for name in names if names.count(name) > 1)
-        keys = [f"{rail.name}@{rail.device}" if rail.name in self._twice else rail.name for rail in rails]
-        self._gauges = {key: rail.gauge for key, rail in zip(keys, rails, strict=True)}
+    def read() -> Mapping[str, reading.Reading]:
+        found = reading.read_gauges(gauges)
+        plain = {key.partition("@")[0]: one for key, one in found.items()}
+        return {POWER: total(plain, twice), **{f"{POWER}.{key}": one for key, one in found.items()}}
 
-    def read(self) -> Mapping[str, reading.Reading]:
-        """Return the readings of all rails, and their sum."""
-        rails = {key: gauge() for key, gauge in self._gauges.items()}
-        plain = {key.partition("@")[0]: one for key, one in rails.items()}
-        return {POWER: total(plain, self._twice), **{f"{POWER}.{key}": one for key, one in rails.items()}}
+    return read
 
 
 # Power sensors in hwmon, from JetPack 5 on: INA3221 (three rails) and INA238 (one rail).
@@ -93,8 +91,7 @@ _MOST_MA = 200_000.0  # 163.8 mV, its full scale, across the smallest shunts of 
 _ALARMS = ("curr*_max_alarm", "curr*_crit_alarm")
 
 
-def channel_watts(volts: str, amperes: str) -> float:
-    """Return the watts of one INA3221 channel, from its two files. Raises OSError, ValueError."""
+def _channel_watts(volts: str, amperes: str) -> float:
     return reading.read_number(volts, 0.0, _MOST_MV) * reading.read_number(amperes, -_MOST_MA, _MOST_MA) * 1e-6
 
 
@@ -107,7 +104,7 @@ def hwmon_rails(root: Path) -> tuple[Rail, ...]:
             if name and not _is_not_connected(name):
                 volts, amperes = folder / f"in{channel}_input", folder / f"curr{channel}_input"
                 source = f"{reading.shown_path(volts, root)} x {amperes.name}"
-                watts = reading.gauge("W", source, partial(channel_watts, str(volts), str(amperes)))
+                watts = reading.gauge("W", source, partial(_channel_watts, str(volts), str(amperes)))
                 found.append(Rail(name, _device(folder), watts))
     for folder in _sensors(root, "ina238"):
         name = read_text(folder / "label") or read_text(folder / "device/label") or "VIN"

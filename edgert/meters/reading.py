@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Literal
 
 Kind = Literal["measured", "modeled", "unavailable"]
 
@@ -59,22 +59,13 @@ Gauge = Callable[[], Reading]
 """Function that returns one reading; it never raises and does not block."""
 
 
-class Meter(Protocol):
-    """Reader of several related values."""
-
-    def read(self) -> Mapping[str, Reading]:
-        """Return name → reading, with the same names each time; never raises."""
+Meter = Callable[[], Mapping[str, Reading]]
+"""Function that returns several related readings by name, with the same names each time; it never raises."""
 
 
-@dataclass(frozen=True, slots=True)
-class Gauges:
-    """Gauges by name as one :class:`Meter`."""
-
-    by_name: Mapping[str, Gauge]
-
-    def read(self) -> Mapping[str, Reading]:
-        """Return all readings, as :meth:`Meter.read` does."""
-        return {name: gauge() for name, gauge in self.by_name.items()}
+def read_gauges(gauges: Mapping[str, Gauge]) -> dict[str, Reading]:
+    """Return all readings by name."""
+    return {name: gauge() for name, gauge in gauges.items()}
 
 
 _MOST_BYTES = 4096  # a sysfs file is one page: https://docs.kernel.org/filesystems/sysfs.html

@@ -91,43 +91,32 @@ _FILES = {
 _NO_LIMIT_BYTES = 1 << 60  # cgroup v1 writes "no limit" as the largest multiple of a page
 
 
-class Memory:
-    """Meter of memory in bytes.
+def memory_gauges(root: Path) -> dict[str, reading.Gauge]:
+    """Return gauges of memory in bytes.
 
-    It reads ``memory.total``, ``.available``, ``.nvmap`` (mapped by GPU and DLA on a Jetson), ``.rss`` (this process),
+    They are ``memory.total``, ``.available``, ``.nvmap`` (mapped by GPU and DLA on a Jetson), ``.rss`` (this process),
     ``.limit`` and ``.used`` (the container).
     """
-
-    def __init__(self, root: Path) -> None:
-        self._root = root
-        self._has_nvmap = "NvMapMemUsed" in read_text(root / _MEMINFO)
-        files = {name: path for name in _FILES if (path := memory_file(root, *_FILES[name])) is not None}
-        gauges = {}
-        for name, path in files.items():
-            gauges[name] = reading.gauge("B", reading.shown_path(path, root), partial(container_bytes, path))
-        self._container = reading.Gauges(gauges)
-
-    def read(self) -> Mapping[str, reading.Reading]:
-        """Return all readings, as :meth:`edgert.meters.reading.Meter.read` does."""
-        found = {name: one for name, one in self._meminfo().items() if self._has_nvmap or "nvmap" not in name}
-        found["memory.rss"] = reading.measured(float(rss_bytes(self._root)), "B", "/proc/self/statm")
-        return {**found, **self._container.read()}
-
-    def _meminfo(self) -> dict[str, reading.Reading]:
-        source = f"/{_MEMINFO}"
-        try:
-            lines = dict(_LINE.findall(reading.read_small(str(self._root / _MEMINFO))))
-        except OSError as error:
-            return {name: reading.unavailable("B", source, reading.failure_of(error)) for name in _MEMORY_FIELDS}
-        return {
-            name: reading.measured(int(lines[field]) * 1024.0, "B", f"{source} {field}")  # its kB are KiB, proc(5)
-            if field in lines
-            else reading.unavailable("B", f"{source} {field}", "no such line")
-            for name, field in _MEMORY_FIELDS.items()
-        }
+    has_nvmap = "NvMapMemUsed" in read_text(root / _MEMINFO)
+    gauges = {"memory.rss": reading.gauge("B", "/proc/self/statm", lambda: float(rss_bytes(root)))}
+    for name, field in _MEMORY_FIELDS.items():
+        if has_nvmap or "nvmap" not in name:
+            bytes_of = partial(_meminfo_bytes, str(root / _MEMINFO), field)
+            gauges[name] = reading.gauge("B", f"/{_MEMINFO} {field}", bytes_of)
+    for name, files in _FILES.items():
+        if (path := memory_file(root, *files)) is not None:
+            gauges[name] = reading.gauge("B", reading.shown_path(path, root), partial(_container_bytes, path))
+    return gauges
 
 
-def container_bytes(path: Path) -> float:
+def _meminfo_bytes(path: str, field: str) -> float:
+    lines = dict(_LINE.findall(reading.read_small(path)))
+    if field not in lines:
+        raise ValueError("no such line")
+    return int(lines[field]) * 1024.0  # its kB are KiB, proc(5)
+
+
+def _container_bytes(path: Path) -> float:
     """Return the bytes in a file of a control group. Raises OSError; ValueError: it has "no limit", or no number."""
     text = reading.read_small(str(path)).strip()
     if text == "max" or (text.isdigit() and int(text) >= _NO_LIMIT_BYTES):

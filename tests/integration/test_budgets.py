@@ -158,7 +158,7 @@ def test_a_warning_says_at_the_start_what_is_predicted_and_runs(tmp_path: Path) 
 
 
 def test_power_that_nothing_here_measures_stops_no_run_and_is_told(tmp_path: Path) -> None:
-    nothing = Meters(tmp_path, nvml=lambda _: "")
+    nothing = Meters(tmp_path, nvml=lambda _: {})
     with pytest.raises(BudgetError, match="a power budget cannot be enforced here") as caught:
         pipeline_in(Environment(meters=nothing), write(tmp_path, "{power: 15W, when_exceeded: stop}"))
     assert "this machine has no power sensor" in caught.value.why

@@ -15,7 +15,7 @@ NEVER = threading.Event()
 
 
 def meters(root: Path, clock: VirtualClock, model: Reading | None = None) -> Meters:
-    return Meters(root, clock, None if model is None else lambda: model, nvml=lambda _: "")
+    return Meters(root, clock, None if model is None else lambda: model, nvml=lambda _: {})
 
 
 def test_a_look_has_power_latency_memory_and_margin(tmp_path: Path) -> None:
@@ -25,7 +25,7 @@ def test_a_look_has_power_latency_memory_and_margin(tmp_path: Path) -> None:
     observer.observe()
     clock.wait(NEVER, PERIOD_S)
     seen = observer.observe()
-    assert seen.power_w == pytest.approx(Meters(tmp_path, nvml=lambda _: "").sample().power.value)
+    assert seen.power_w == pytest.approx(Meters(tmp_path, nvml=lambda _: {}).sample().power.value)
     assert seen.latency_ms == 41.0
     assert seen.margin_c is not None and seen.memory_bytes is not None
     assert seen.at_ns == clock.now_ns()
@@ -85,7 +85,7 @@ def test_energy_of_the_run_stands_beside_the_budget(tmp_path: Path) -> None:
     plant(tmp_path, "agx-orin-jp6")
     clock = VirtualClock()
     observer = Observer(meters(tmp_path, clock, modeled(21.0, "W", "the board's model")), Budget(30.0))
-    watts = observer.observe().power_w or Meters(tmp_path, nvml=lambda _: "").sample().power.value
+    watts = observer.observe().power_w or Meters(tmp_path, nvml=lambda _: {}).sample().power.value
     assert watts is not None
     for _ in range(4):
         clock.wait(NEVER, PERIOD_S)

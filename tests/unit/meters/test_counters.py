@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from edgert.meters.all import Meters, Nvml, find_nvml
-from edgert.meters.energy import Rapl
+from edgert.meters.all import Meters, find_nvml, nvml_gauges
+from edgert.meters.energy import rapl_gauges
+from edgert.meters.reading import read_gauges
 from edgert.meters.usage import CpuLoad
 from tests.helpers.sysfs import plant, write
 from tests.helpers.virtual_clock import VirtualClock
@@ -56,31 +57,31 @@ def later(clock: VirtualClock, seconds: float) -> None:
 def test_watts_of_a_package_are_joules_over_time_and_its_parts_are_inside(tmp_path: Path) -> None:
     rapl(tmp_path, z0="package-0", z0_0="core")
     clock = VirtualClock()
-    meter = Rapl(tmp_path, clock)
+    gauges = rapl_gauges(tmp_path, clock)
     write(tmp_path, f"{ZONE}/energy_uj", 31_000_000)
     later(clock, 2.0)
-    assert {name: reading.value for name, reading in meter.read().items()} == {"power.package-0": 15.0}
+    assert {name: reading.value for name, reading in read_gauges(gauges).items()} == {"power.package-0": 15.0}
 
 
 def test_a_counter_that_wraps_around(tmp_path: Path) -> None:
     rapl(tmp_path, z0="package-0")
     write(tmp_path, f"{ZONE}/energy_uj", 262_143_328_850 - 4_000_000)
     clock = VirtualClock()
-    meter = Rapl(tmp_path, clock)
+    gauges = rapl_gauges(tmp_path, clock)
     write(tmp_path, f"{ZONE}/energy_uj", 6_000_000)
     later(clock, 1.0)
-    assert meter.read()["power.package-0"].value == pytest.approx(10.0)
+    assert gauges["power.package-0"]().value == pytest.approx(10.0)
 
 
 def test_the_platform_counts_instead_of_its_packages(tmp_path: Path) -> None:
     rapl(tmp_path, z0="package-0", z1="psys")
-    assert Rapl(tmp_path, VirtualClock()).names == ("power.psys",)
+    assert list(rapl_gauges(tmp_path, VirtualClock())) == ["power.psys"]
 
 
 def test_a_workstation_adds_gpus_and_packages_and_says_that_it_is_not_the_whole(tmp_path: Path) -> None:
     rapl(tmp_path, z0="package-0")
     clock = VirtualClock()
-    meters = Meters(tmp_path, clock, nvml=lambda root: Nvml(library(gpus=2)))
+    meters = Meters(tmp_path, clock, nvml=lambda root: nvml_gauges(library(gpus=2)))
     write(tmp_path, f"{ZONE}/energy_uj", 31_000_000)
     later(clock, 2.0)
     sample = meters.sample()
@@ -95,7 +96,7 @@ def test_a_workstation_adds_gpus_and_packages_and_says_that_it_is_not_the_whole(
 
 def test_thors_gpu_does_not_pass_for_the_module_when_its_rails_vanish(tmp_path: Path) -> None:
     plant(tmp_path, "thor")
-    meters = Meters(tmp_path, VirtualClock(), nvml=lambda root: Nvml(library("NVIDIA Thor")))
+    meters = Meters(tmp_path, VirtualClock(), nvml=lambda root: nvml_gauges(library("NVIDIA Thor")))
     assert meters.sample().power.value == pytest.approx(19.78)
     shutil.rmtree(tmp_path / "sys/class/hwmon")
     sample = meters.sample()
@@ -105,31 +106,30 @@ def test_thors_gpu_does_not_pass_for_the_module_when_its_rails_vanish(tmp_path: 
 
 def test_on_thor_each_value_that_nvml_lacks_stands_alone() -> None:
     gaps = library("NVIDIA Thor", nvmlDeviceGetPowerUsage=None, nvmlDeviceGetMemoryInfo=lambda handle: None)
-    readings = Nvml(gaps).read()
+    readings = read_gauges(nvml_gauges(gaps))
     assert (readings["power.gpu"].kind, readings["power.gpu"].why) == ("unavailable", "Not Supported")
     assert readings["memory.gpu"].kind == "unavailable"
     assert readings["gpu.load"].value == 37
 
 
 def test_orins_stub_is_no_gpu() -> None:
-    assert Nvml(library("Orin (nvgpu)")).read() == {}
+    assert nvml_gauges(library("Orin (nvgpu)")) == {}
 
 
 def test_a_driver_without_its_python_package_says_what_to_install(tmp_path: Path) -> None:
     def missing() -> Any:
         raise ImportError("no pynvml")
 
-    assert find_nvml(tmp_path, missing) == ""
+    assert find_nvml(tmp_path, missing) == {}
     write(tmp_path, "proc/driver/nvidia/version", "NVRM version: 580")
-    assert "pip install nvidia-ml-py" in str(find_nvml(tmp_path, missing))
     sample = Meters(tmp_path, VirtualClock(), nvml=lambda root: find_nvml(root, missing)).sample()
-    assert "nvidia-ml-py" in sample.power.why
+    assert "pip install nvidia-ml-py" in sample.power.why
 
 
 def test_a_library_that_fails_says_why(tmp_path: Path) -> None:
     write(tmp_path, "proc/driver/nvidia/version", "NVRM version: 580")
     broken = library(nvmlInit=None)
-    assert find_nvml(tmp_path, lambda: broken) == "NVML: Not Supported"
+    assert find_nvml(tmp_path, lambda: broken)["power.gpu"]().why == "NVML: Not Supported"
 
 
 def test_cpu_time_of_process_and_machine(tmp_path: Path) -> None:

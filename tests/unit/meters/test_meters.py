@@ -11,12 +11,13 @@ from hypothesis import given, strategies as st
 from edgert.meters import Reading, measured, modeled, peak_rss_bytes, rss_bytes, unavailable
 from edgert.meters.all import Meters
 from edgert.meters.energy import SENSOR_AVERAGE_S, Energy
+from edgert.meters.reading import Gauge
 from tests.helpers.sysfs import GPU_HZ, TREES, hwmon, plant, write
 from tests.helpers.virtual_clock import VirtualClock
 
 
-def no_nvml(root: Path) -> str:
-    return ""
+def no_nvml(root: Path) -> dict[str, Gauge]:
+    return {}
 
 
 def model() -> Reading:

@@ -23,7 +23,7 @@ def board(tmp_path: Path) -> Path:
 
 
 def meters(root: Path) -> Meters:
-    return Meters(root, VirtualClock(), nvml=lambda root: "")
+    return Meters(root, VirtualClock(), nvml=lambda root: {})
 
 
 def test_a_sample_has_the_events_since_the_one_before(board: Path) -> None:
