@@ -232,7 +232,7 @@ def test_the_verbs_sign_and_refuse(tmp_path: Path) -> None:
     assert "signed by alice@example.com, ED25519" in " ".join(done.stderr.split())
     (tmp_path / "p.yaml").write_text("stages:\n  a: {source: api}\n")
     done = in_process("build", "p.yaml", "--sign", "nothing", cwd=tmp_path)
-    assert done.returncode == 2 and "File 'nothing' does not exist" in done.stderr
+    assert done.returncode == 2 and "file 'nothing' does not exist" in done.stderr
     for words in (("run", "p.yaml"), ("build", "p.yaml")):
         done = in_process(*words, "--signers", allowed, cwd=tmp_path)
         assert done.returncode == 2 and "bundle" in done.stderr
