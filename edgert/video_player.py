@@ -63,8 +63,10 @@ class VideoResult:
         return {**asdict(self), "path": str(self.path), "seconds": round(self.seconds, 3)}
 
 
-class Player:
-    """Player of videos, one at a time, which keeps the engines from one video to the next.
+class Players:
+    """Players of videos, which keep their engines from one video to the next. Callable from any thread.
+
+    Each video that is played at a time has engines of its own.
 
     Args:
         environment: environment of each pipeline.
@@ -80,10 +82,9 @@ class Player:
         on_progress: OnProgress | None = None,
         strict: bool = False,
     ) -> None:
-        self._environment = replace(environment, kept={})
-        self._callbacks, self._on_progress, self._strict = callbacks, on_progress, strict
-        self._lock, self._is_stopped = threading.Lock(), False
-        self._pipeline: Pipeline | None = None
+        self._environment, self._callbacks, self._on_progress = environment, callbacks, on_progress
+        self._strict, self._lock, self._is_stopped = strict, threading.Lock(), False
+        self._playing, self._idle = set[Pipeline](), list[dict[Any, Any]]()  # engines that no video uses now
 
     def play(self, video: Video) -> VideoResult | None:
         """Play a video to its end; return None if it was stopped before.
@@ -101,32 +102,42 @@ class Player:
         return None if self._is_stopped else _result_of(video, summary, damage, time.monotonic() - began_s)
 
     def stop(self) -> None:
-        """Stop the current video, and play no further ones. Returns at once."""
+        """Stop the current videos, and play no further ones. Returns at once."""
         with self._lock:
             self._is_stopped = True
-            pipeline = self._pipeline
-        if pipeline is not None:
+            playing = tuple(self._playing)
+        for pipeline in playing:
             pipeline.stop()
 
     def close(self) -> None:
-        """Close the engines."""
+        """Close the engines that no video uses."""
+        with self._lock:
+            idle, self._idle = self._idle, []
         with ExitStack() as stack:  # one that fails leaves none open
-            for engine in (self._environment.kept or {}).values():
-                stack.callback(engine.close)
+            for engines in idle:
+                for engine in engines.values():
+                    stack.callback(engine.close)
 
     def _run(self, video: Video) -> Summary:
-        with pipeline_in(
-            self._environment, video.file, callbacks=self._callbacks, on_progress=self._on_progress, strict=self._strict
-        ) as pipeline:
-            with self._lock:
-                self._pipeline = pipeline
-            try:
-                if self._is_stopped:
-                    pipeline.stop()
-                return pipeline.run()
-            finally:
+        with self._lock:
+            engines = self._idle.pop() if self._idle else {}
+        environment = replace(self._environment, kept=engines)
+        try:
+            with pipeline_in(
+                environment, video.file, callbacks=self._callbacks, on_progress=self._on_progress, strict=self._strict
+            ) as pipeline:
                 with self._lock:
-                    self._pipeline = None
+                    self._playing.add(pipeline)
+                try:
+                    if self._is_stopped:
+                        pipeline.stop()
+                    return pipeline.run()
+                finally:
+                    with self._lock:
+                        self._playing.discard(pipeline)
+        finally:
+            with self._lock:
+                self._idle.append(engines)
 
 
 def _is_source_error(error: EdgertError, file: PipelineFile) -> bool:
@@ -184,14 +195,14 @@ def for_workers(file: PipelineFile) -> PipelineFile:
     return replace(file, config=file.config.model_copy(update={"stages": stages}))
 
 
-class WorkerState:
-    """State of a run of many videos on one worker: its players, and what all tasks of the run share.
+class WorkerState(Players):
+    """Players of a run of many videos on one worker, and what all tasks of the run share.
 
-    It can be pickled; the players, which hold engines, are not part of the pickle.
+    It can be pickled; the engines are not part of the pickle.
 
     Args:
         run: name of the run.
-        strict: as for :class:`Player`.
+        strict: as for :class:`Players`.
         digests: file that a worker must see as the client does → its SHA-256.
         lock_path: file that exists in the output folder during the run; a worker that does not see it writes into
             another folder.
@@ -201,9 +212,10 @@ class WorkerState:
     def __init__(
         self, run: str, strict: bool, digests: Mapping[Path, str], lock_path: Path, jobs: Mapping[str, int]
     ) -> None:
-        self._arguments = run, strict, digests, lock_path, jobs
-        self._lock, self._idle, self._players, self._is_checked = threading.Lock(), list[Player](), set[Player](), False
-        self._is_stopped = False
+        from edgert.assemble import HERE
+
+        super().__init__(HERE, strict=strict)
+        self._arguments, self._is_checked = (run, strict, digests, lock_path, jobs), False
 
     def __reduce__(self) -> tuple[Any, ...]:
         return WorkerState, self._arguments
@@ -213,52 +225,21 @@ class WorkerState:
 
         Raises:
             DeviceError: this worker does not see the files that the client sees.
-            EdgertError: as for :meth:`Player.play`.
+            EdgertError: as for :meth:`Players.play`.
         """
         from edgert.assemble import with_default_engines
 
         run, _, _, _, jobs = self._arguments
         name, own_jobs = this_worker()
         self._check_files(video, name)
-        player = self._take_player(run)
-        try:
-            file, _ = with_default_engines(with_threads_for(video.file, jobs.get(name, own_jobs)))
-            with HiddenOutputs(replace(video, file=file)) as outputs:
-                result = player.play(outputs.video)
-                if result is None:
-                    return None
-                outputs.finish()
-            return replace(result, worker=name)
-        finally:
-            with self._lock:
-                self._idle.append(player)
-
-    def stop(self) -> None:
-        """Stop the current videos on this worker, and play no further ones."""
-        with self._lock:
-            self._is_stopped = True
-            players = tuple(self._players)
-        for player in players:
-            player.stop()
-
-    def close(self) -> None:
-        """Close the engines of idle players."""
-        with self._lock:
-            idle, self._idle = self._idle, []
-            self._players.difference_update(idle)
-        for player in idle:
-            player.close()
-
-    def _take_player(self, run: str) -> Player:
-        from edgert.assemble import HERE
-
-        with self._lock:
-            _RUNS[run] = self
-            player = self._idle.pop() if self._idle else Player(HERE, strict=self._arguments[1])
-            self._players.add(player)
-            if self._is_stopped:
-                player.stop()
-        return player
+        _RUNS[run] = self
+        file, _ = with_default_engines(with_threads_for(video.file, jobs.get(name, own_jobs)))
+        with HiddenOutputs(replace(video, file=file)) as outputs:
+            result = super().play(outputs.video)
+            if result is None:
+                return None
+            outputs.finish()
+        return replace(result, worker=name)
 
     def _check_files(self, video: Video, name: str) -> None:
         """Raise DeviceError where this worker sees other files than the client."""

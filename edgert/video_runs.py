@@ -7,6 +7,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import closing, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,7 +17,7 @@ from edgert.cluster import Cluster, LostWorkersError
 from edgert.config import PipelineFile, PipelineSource, load_pipeline
 from edgert.errors import ConfigError, DeviceError
 from edgert.reporter import OnProgress
-from edgert.video_player import Player, VideoResult
+from edgert.video_player import Players, VideoResult
 from edgert.videos import Journal, Video, files_read, videos_of
 
 if TYPE_CHECKING:
@@ -61,13 +62,12 @@ class VideoRuns:
     ) -> None:
         _check_jobs(file, jobs, dask, callbacks)
         self.videos = videos_of(video_player.for_workers(file) if dask else video_player.with_threads_for(file, jobs))
-        self._file, self._environment, self._jobs, self._dask = file, environment, jobs, dask
-        self._callbacks, self._on_progress, self._strict = callbacks, on_progress, strict
+        self._file, self._jobs, self._dask, self._strict = file, jobs, dask, strict
+        self._players = Players(environment, callbacks, on_progress, strict)
         self.journal = Journal(file, self.videos)
         self._results: dict[Path, VideoResult] = {}
-        self._error: BaseException | None = None
         self._pending, self._lock, self._stopping = list[Video](), threading.Lock(), threading.Event()
-        self._players, self._end_s, self._lacks_workers = list[Player](), 0.0, False
+        self._end_s, self._lacks_workers = 0.0, False
         self._suspects, self._suspected = list[Video](), set[Path]()  # videos whose workers died: to retry, and all
 
     @property
@@ -105,64 +105,45 @@ class VideoRuns:
     def stop(self) -> None:
         """Stop the run; the next one plays unfinished videos again. Returns at once."""
         self._stopping.set()
-        with self._lock:
-            players = tuple(self._players)
-        for player in players:
-            player.stop()
+        self._players.stop()
 
     def _play_here(self, on_result: OnResult) -> None:
-        ended = list[threading.Event]()
-        try:
-            for one in [threading.Event() for _ in range(max(1, min(self._jobs, len(self._pending))))]:
-                threading.Thread(target=self._work, args=(on_result, one), name="edgert:videos").start()
-                ended.append(one)
-            while not all(one.wait(_LOOK_S) for one in ended):
-                pass
-        except BaseException:  # no further thread can start, or Ctrl-C, after which join() does not wait in Python 3.11
-            self.stop()
-            while not all(one.wait(_LOOK_S) for one in ended):
-                pass
-            raise
-        if self._error is not None:
-            raise self._error
+        count = max(1, min(self._jobs, len(self._pending)))
+        with closing(self._players), ThreadPoolExecutor(count, "edgert:videos") as pool:
+            try:
+                jobs = [pool.submit(self._play_all, on_result) for _ in range(count)]
+                while wait(jobs, _LOOK_S).not_done:
+                    pass
+            except BaseException:  # no further thread can start, or Ctrl-C
+                self.stop()
+                raise
+            for job in jobs:
+                job.result()
 
-    def _work(self, on_result: OnResult, ended: threading.Event) -> None:
-        try:
-            with closing(Player(self._environment, self._callbacks, self._on_progress, self._strict)) as player:
-                self._play_all(player, on_result)
-        except BaseException as error:  # noqa: BLE001 - raised by run(), in the thread that called it
-            self._error = self._error or error
-            self.stop()
-        finally:
-            ended.set()
-
-    def _play_all(self, player: Player, on_result: OnResult) -> None:
-        with self._lock:
-            self._players.append(player)
+    def _play_all(self, on_result: OnResult) -> None:
         while (video := self._next()) is not None:
             self.journal.begin(video)
             try:
-                result = player.play(video)
+                result = self._players.play(video)
             except BaseException:
+                self.stop()
                 self.journal.undo(video)
                 raise
-            if not self._note_result(video, result, on_result):
-                return
+            self._note_result(video, result, on_result)
 
     def _next(self) -> Video | None:
         with self._lock:
             return self._pending.pop(0) if self._pending and not self._stopping.is_set() else None
 
-    def _note_result(self, video: Video, result: VideoResult | None, on_result: OnResult) -> bool:
-        """Note the result of a video, or that it was stopped; return whether there is a result."""
+    def _note_result(self, video: Video, result: VideoResult | None, on_result: OnResult) -> None:
+        """Note the result of a video, or that it was stopped."""
         if result is None:
             self.journal.undo(video)
-            return False
+            return
         self.journal.end(video, is_done=result.is_fine)
         with self._lock:
             self._results[video.path] = result
             on_result(result, len(self._results), len(self.videos))
-        return True
 
     # Playing by the workers of a cluster.
 

@@ -17,7 +17,7 @@ from edgert.engine import build_engine
 from edgert.errors import DeviceError, StageError
 from edgert.graph import to_bytes
 from edgert.runtime import Result
-from edgert.video_player import Player, VideoResult
+from edgert.video_player import Players, VideoResult
 from edgert.video_runs import VideoRuns
 from tests.helpers import models
 from tests.helpers.clips import write_clip
@@ -135,10 +135,10 @@ def test_an_error_that_is_no_video_s_ends_the_run(file: Path, tmp_path: Path) ->
 
 
 def test_an_engine_that_fails_as_it_is_closed_ends_the_run(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fails(_: Player) -> None:
+    def fails(_: Players) -> None:
         raise DeviceError("the GPU does not answer")
 
-    monkeypatch.setattr(Player, "close", fails)
+    monkeypatch.setattr(Players, "close", fails)
     with pytest.raises(DeviceError, match="does not answer"):
         edgert.run_videos(file, jobs=2)
 
@@ -147,7 +147,7 @@ def test_a_job_whose_thread_cannot_start_ends_the_others(file: Path, monkeypatch
     results, started, real = list[VideoResult](), list[threading.Thread](), threading.Thread.start
 
     def start(thread: threading.Thread) -> None:
-        if thread.name == "edgert:videos":
+        if thread.name.startswith("edgert:videos"):
             started.append(thread)
         if len(started) > 1:
             raise RuntimeError("can't start new thread")
