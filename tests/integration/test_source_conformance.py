@@ -19,7 +19,7 @@ from edgert.installation import demo_images
 from edgert.kinds import SOURCES
 from edgert.memory import Counter, lend
 from edgert.runtime.stage import Source
-from edgert.stages.source import camera, ffmpeg, gst_pipelines
+from edgert.stages.source import camera, ffmpeg
 from edgert.stages.source.api import ApiSource
 from edgert.stages.source.kinds import source_for
 from edgert.stages.source.timeline import Image
@@ -113,9 +113,8 @@ def _gst(directory: Path) -> Iterator[Made]:
 @contextmanager
 def _csi(directory: Path) -> Iterator[Made]:
     pytest.importorskip("gi", reason="PyGObject (gi) is not installed: sudo apt install python3-gi")
-    camera = "videotestsrc is-live=true ! video/x-raw,format=NV12,width=320,height=240,framerate=100/1"
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(gst_pipelines, "csi", lambda sensor, config: camera)
+    text = "videotestsrc is-live=true ! video/x-raw,format=NV12,width=320,height=240,framerate=100/1"
+    with patch.object(camera, "csi", lambda sensor, config: text):
         yield _by_line("csi://0", True, directory)
 
 

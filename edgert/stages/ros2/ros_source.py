@@ -25,7 +25,7 @@ from edgert.runtime.frame import Frame
 from edgert.stages.context import Context
 from edgert.stages.ros2.ros_images import KINDS_OF_ROLE, CameraTopics, Incoming, Role
 from edgert.stages.ros2.ros_link import Link, Quality, Subscription
-from edgert.stages.source.live import LiveSource, MismatchError
+from edgert.stages.source.live import Device, LiveSource, MismatchError
 from edgert.stages.source.timeline import Image, MediaClock, Timeline
 
 _TOPIC = re.compile(r"/[A-Za-z_][A-Za-z0-9_]*(/[A-Za-z_][A-Za-z0-9_]*)*")
@@ -256,8 +256,8 @@ class _Inbox:
             return found
 
 
-class _TopicDevice:
-    """Subscriptions of one camera; see :class:`~edgert.stages.source.live.Device`."""
+class _TopicDevice(Device):
+    """Subscriptions of one camera."""
 
     def __init__(
         self, camera: CameraTopics, closing: threading.Event, context: Context, timeout_s: float, where: str
@@ -265,10 +265,9 @@ class _TopicDevice:
         self._camera, self._closing, self._clock, self._where = camera, closing, context.clock, where
         self._timeout_s, self._inbox, self._ends = timeout_s, _Inbox(), ExitStack()
         self._subscriptions = list[tuple[str, Subscription]]()
-        self.waiting_since_ns, self.ending = None, ""
 
     @property
-    def skipped(self) -> int:
+    def skipped(self) -> int:  # type: ignore[override]  # read only
         """Damaged messages so far."""
         return self._camera.skipped
 

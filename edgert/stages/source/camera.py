@@ -177,7 +177,7 @@ class ModeChoice:
         )
 
 
-class JetsonCamera(gst.CameraPipeline):
+class JetsonCamera(Device):
     """V4L2 device whose compressed images the board's own decoder decodes.
 
     Where that fails before the first image, or often after it, the next connection decodes on the processor, unless
@@ -197,15 +197,13 @@ class JetsonCamera(gst.CameraPipeline):
         text = gst.with_appsink(usb(path, config), drop=True, sync=False, nvmm=device is not None)
         fix = f"check cable, power and USB bandwidth; fuser {path} shows who uses it"
         self._choice, self._clock = choice, clock
-        super().__init__(
-            partial(gst.Pipeline, text, True, config.timeout, counter, clock, where, device),
-            lambda why: DeviceError(f"lost camera {path}", why=why, where=where, fix=fix),
-        )
+        lost = lambda why: DeviceError(f"lost camera {path}", why=why, where=where, fix=fix)  # noqa: E731
+        self._pipeline = gst.Pipeline(text, True, config.timeout, counter, clock, where, device, lost=lost)
 
     def images(self) -> Iterator[Image]:
         count = 0
         try:
-            for image in super().images():
+            for image in self._pipeline.images():
                 count += 1
                 yield image
                 del image
@@ -215,6 +213,9 @@ class JetsonCamera(gst.CameraPipeline):
             elif "v4l2src" not in error.why:  # that element is the camera itself, perhaps unplugged
                 self._choice.record_failure(error.why, self._clock.now_ns())
             raise
+
+    def close(self) -> None:
+        self._pipeline.close()
 
 
 def device_path(source: str, where: str) -> str:

@@ -18,7 +18,7 @@ from edgert.clock import Clock
 from edgert.errors import DeviceError, EdgertError, StageError
 from edgert.memory import Counter
 from edgert.stages.source.frame_times import BestTimes, SenderClock, TimestampJoiner, usual_rate
-from edgert.stages.source.live import FinalError, LoginError, redact
+from edgert.stages.source.live import Device, FinalError, LoginError, redact
 from edgert.stages.source.planes import media_ns, to_image
 from edgert.stages.source.timeline import Image
 
@@ -78,7 +78,7 @@ class Outline:
     is_silent: bool
 
 
-class Video:
+class Video(Device):
     """The first video stream of an opened file, URL or device.
 
     Args:
@@ -117,7 +117,6 @@ class Video:
     ) -> None:
         self.target, self.where, self._watched = redact(target), where, watched
         self._counter, self._clock, self._live, self._timeout_s = counter, clock, live, timeout_s
-        self.waiting_since_ns: int | None = None
         self._hardware: Nvdec | GstDecoder | None = None
         self._on_refused: Callable[[str], None] | None = None
         self._on_failed: Callable[[str, int], None] | None = None
@@ -169,11 +168,6 @@ class Video:
             image = to_image(frame, self._counter, self._clock.now_ns())
             sender_ns = self._sender.time_at(image.media_ns)
             yield image if sender_ns is None else replace(image, sender_ns=sender_ns)
-
-    @property
-    def ending(self) -> str:
-        """Reason why the video ended; see :class:`~edgert.stages.source.live.Device`. Empty for a local camera."""
-        return ""
 
     @property
     def is_joined(self) -> bool:

@@ -147,10 +147,8 @@ def gst_source(
     def connect(device: CudaDevice | None) -> Device:
         gstreamer(where)
         text = with_appsink(pipeline, nvmm=device is not None, **flags)
-        make = partial(Pipeline, text, is_live, config.timeout, counter, clock, where, device)
-        if lost is not None:
-            return CameraPipeline(make, lost)
-        return make(endless=reconnect and not _COUNTED.search(pipeline))
+        endless = reconnect and not _COUNTED.search(pipeline)
+        return Pipeline(text, is_live, config.timeout, counter, clock, where, device, endless=endless, lost=lost)
 
     reconnect, why_not = config.reconnect and is_live, partial(why_not_on, pipeline)
     return LiveSource(
@@ -239,16 +237,15 @@ class BadPipelineError(PipelineError, FinalError):
     """Error of a GStreamer pipeline that can never work."""
 
 
-class Pipeline:
+class Pipeline(Device):
     """One running pipeline. Raises PipelineError when it is refused or does not start, DeviceError without GStreamer.
 
     Args:
         endless: whether its end is a failure, as ``rtspsrc`` ends the stream when its server is gone.
+        lost: function that makes the error of a camera, whose end or failure means that the camera is lost: without
+            one, nvarguscamerasrc prints why and ends the stream. Errors of the installation or of video memory keep
+            their class.
     """
-
-    skipped = 0
-    waiting_since_ns = None
-    ending = ""
 
     def __init__(
         self,
@@ -261,9 +258,10 @@ class Pipeline:
         device: CudaDevice | None,
         *,
         endless: bool = False,
+        lost: Callable[[str], DeviceError] | None = None,
     ) -> None:
         self._gst, self._video = gstreamer(where)
-        self._endless = endless
+        self._endless, self._lost = endless or lost is not None, lost
         self._nvmm = NvmmLoans(device, counter, where.removeprefix("stages.")) if device is not None else None
         self._where, self._timeout_s, self._counter, self._clock = where, timeout_s, counter, clock
         glib, why = importlib.import_module("gi.repository.GLib"), ""
@@ -274,7 +272,7 @@ class Pipeline:
         if why:  # raised outside of ``except``, because GStreamer's error may quote a password
             is_format = f"to {APPSINK}" in why  # "could not link capsfilter0 to edgert"
             fix = FIX_CAPS if is_format else "list the elements that are installed: gst-inspect-1.0"
-            raise BadPipelineError(_FAILED, why=why, where=where, fix=fix)
+            raise self._error(why, fix, BadPipelineError)
         self._bus = self._pipeline.get_bus()
         self._sink = self._pipeline.get_by_name(APPSINK)
         self._caps: Any = None
@@ -334,7 +332,7 @@ class Pipeline:
             nvmm.forget()
         return self._gst.PadProbeReturn.OK
 
-    def failure(self) -> PipelineError | None:
+    def failure(self) -> DeviceError | None:
         message = self._bus.pop_filtered(self._gst.MessageType.ERROR)
         if message is None:
             return None
@@ -342,11 +340,11 @@ class Pipeline:
         debug_text = redact(debug or "")
         why = f"{message.src.get_name()}: {redact(error.message)} {debug_text}".strip()
         if "not-negotiated" in debug_text or "not-linked" in debug_text:
-            return BadPipelineError(_FAILED, why=why, where=self._where, fix=FIX_CAPS)
+            return self._error(why, FIX_CAPS, BadPipelineError)
         return self._error(why, "run it with gst-launch-1.0 to see more")
 
-    def _error(self, why: str, fix: str) -> PipelineError:
-        return PipelineError(_FAILED, why=why, where=self._where, fix=fix)
+    def _error(self, why: str, fix: str, kind: type[PipelineError] = PipelineError) -> DeviceError:
+        return kind(_FAILED, why=why, where=self._where, fix=fix) if self._lost is None else self._lost(why)
 
     def _image(self, sample: Any) -> Image:
         now_ns = self._clock.now_ns()
@@ -376,36 +374,6 @@ class Pipeline:
             color=color or _color(str(info.colorimetry.matrix.value_nick), str(info.colorimetry.range.value_nick)),
             lost=0 if last is None or not is_numbered else max(buffer.offset - last - 1, 0),
         )
-
-
-class CameraPipeline:
-    """Pipeline of one camera, whose end or failure means that the camera is lost.
-
-    Without a camera, nvarguscamerasrc prints why and ends the stream. Errors of the installation or of video memory
-    keep their class.
-    """
-
-    skipped = 0
-    waiting_since_ns = None
-    ending = ""
-
-    def __init__(self, make: Callable[[], Pipeline], lost: Callable[[str], DeviceError]) -> None:
-        self._lost = lost
-        try:
-            self._pipeline = make()
-        except PipelineError as error:
-            raise lost(error.why) from error
-
-    def images(self) -> Iterator[Image]:
-        """Yield the pipeline's images; always end with a DeviceError."""
-        try:
-            yield from self._pipeline.images()
-        except PipelineError as error:
-            raise self._lost(error.why) from error
-        raise self._lost("its stream ended")
-
-    def close(self) -> None:
-        self._pipeline.close()
 
 
 @lru_cache(maxsize=32)

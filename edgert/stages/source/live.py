@@ -7,11 +7,12 @@ import queue
 import random
 import re
 import threading
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Generator, Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from functools import partial
-from typing import Generic, Literal, Protocol, TypeVar
+from typing import Literal
 
 from edgert.clock import Clock
 from edgert.errors import DeviceError, EdgertError, StageError
@@ -33,55 +34,6 @@ def redact(text: str) -> str:
     Also hides the values of parameters such as ``password=`` and ``user-pw=``. In doubt it hides more.
     """
     return _VALUE.sub(r"\1***", _USERINFO.sub("***@", text))
-
-
-T = TypeVar("T")
-
-
-class Slot(Generic[T]):
-    """Slot for one item between two threads; the taker may close it.
-
-    Built on ``queue.SimpleQueue``, whose put and get run in C. A condition variable takes several times as long.
-    """
-
-    def __init__(self) -> None:
-        self._items: queue.SimpleQueue[T] = queue.SimpleQueue()
-        self._room: queue.SimpleQueue[None] = queue.SimpleQueue()
-        self._room.put(None)
-        self._closed = threading.Event()
-
-    def put(self, item: T) -> bool:
-        """Wait until the slot is empty; return whether the taker now owns the item. False once the slot is closed."""
-        self._room.get()
-        if not self._closed.is_set():
-            self._items.put(item)
-            # If close() ran meanwhile, it has returned the item, or missed it and nobody will take it.
-            if not self._closed.is_set() or self._take_now() is None:
-                return True
-        self._room.put(None)
-        return False
-
-    def take(self, timeout_s: float) -> T | None:
-        """Return the item, or None when none came in time."""
-        try:
-            item = self._items.get(timeout=timeout_s)
-        except queue.Empty:
-            return None
-        self._room.put(None)
-        return item
-
-    def close(self) -> T | None:
-        """Close the slot, unblock a waiting producer, and return an item that was not taken."""
-        self._closed.set()
-        left = self._take_now()
-        self._room.put(None)
-        return left
-
-    def _take_now(self) -> T | None:
-        try:
-            return self._items.get_nowait()
-        except queue.Empty:
-            return None
 
 
 log = logging.getLogger("edgert.source")
@@ -119,27 +71,25 @@ class LoginError(DeviceError):
     """Error of a camera that refuses this user or password."""
 
 
-class Device(Protocol):
-    """Open connection to a camera. Used by the reader thread only."""
+class Device(ABC):
+    """Open connection to a camera. Used by the reader thread only, but for what any thread may read.
 
-    @property
-    def skipped(self) -> int:
-        """Damaged images so far."""
+    Attributes:
+        skipped: number of damaged images so far.
+        waiting_since_ns: start of the current wait for the network, ns; None while there is none. For any thread.
+        ending: message that the stream has ended, once its announced length has come; its end is then not a loss.
+            Empty before that, and for streams that announce no length. For any thread.
+    """
 
-    @property
-    def waiting_since_ns(self) -> int | None:
-        """Start of the current wait for the network, ns; None while there is none. Read from any thread."""
+    skipped: int = 0
+    waiting_since_ns: int | None = None
+    ending: str = ""
 
-    @property
-    def ending(self) -> str:
-        """Message that the stream has ended, once its announced length has come; its end is then not a loss.
-
-        Empty before that, and for streams that announce no length. Read from any thread.
-        """
-
+    @abstractmethod
     def images(self) -> Iterator[Image]:
         """Yield images, blocking for each, until the stream ends. Raises DeviceError when it is lost."""
 
+    @abstractmethod
     def close(self) -> None:
         """Release the device."""
 
@@ -151,6 +101,7 @@ class Connection:
     """State of the connection to one camera, across its readers. Written by the reader, read from any thread.
 
     Attributes:
+        stage, title: name of the stage, and of the device in messages.
         is_up: whether the camera gives images.
         reason: why it gives none; empty while it does, and before the first try has failed.
         has_ended: whether the stream reached its end, which is not a loss.
@@ -160,11 +111,10 @@ class Connection:
     """
 
     def __init__(self, stage: str, title: str, clock: Clock, longest_wait_s: float = LONGEST_WAIT_S) -> None:
-        self._longest_wait_s = longest_wait_s
+        self.stage, self.title, self.clock, self._longest_wait_s = stage, title, clock, longest_wait_s
         self.is_up, self.reason, self.has_ended, self.reconnects = False, "", False, 0
         self.frame_ns: int | None = None
         self.changed_ns = clock.now_ns()
-        self._stage, self._title, self._clock = stage, title, clock
         self._logged_ns: dict[str, int] = {}
         self._losses_ns: deque[int] = deque(maxlen=MOST_LINES)
         self._next_s: dict[bool, float] = {}
@@ -172,13 +122,13 @@ class Connection:
 
     def record_image(self) -> None:
         """Record that an image came."""
-        now_ns = self._clock.now_ns()
+        now_ns = self.clock.now_ns()
         if not self.is_up:
             if self._logged_ns:
                 away_s = (now_ns - self.changed_ns) / 1e9
                 is_back = "is back" if self.frame_ns is not None else "is there"
                 level = logging.DEBUG if self._flaps(now_ns) else logging.WARNING
-                about = self._stage, self._title, is_back, away_s
+                about = self.stage, self.title, is_back, away_s
                 log.log(level, "%s: %s %s after %.1f s", *about, extra={"code": "source.recovered"})
             self.reconnects += self.frame_ns is not None
             self.is_up, self.reason, self.changed_ns = True, "", now_ns
@@ -192,7 +142,7 @@ class Connection:
 
         The loss is logged when it begins, when its reason is a new one, and every few minutes.
         """
-        now_ns = self._clock.now_ns()
+        now_ns = self.clock.now_ns()
         is_new = self.is_up or (self.frame_ns is None and not self._logged_ns)
         if self.is_up:
             self.is_up, self.changed_ns = False, now_ns
@@ -205,7 +155,7 @@ class Connection:
         if is_new and self._flaps(now_ns):
             since = f" {MOST_LINES} times in {(now_ns - self._losses_ns[0]) / 1e9:.0f} s"
         level = logging.WARNING if self._is_news(now_ns) else logging.DEBUG
-        about = self._stage, what, self._title, since, self.reason, fix, wait_s
+        about = self.stage, what, self.title, since, self.reason, fix, wait_s
         log.log(level, "%s: %s %s%s: %s%s; trying again in %.1f s", *about, extra={"code": "source.lost"})
         return wait_s
 
@@ -222,17 +172,17 @@ class Connection:
 
     def record_end(self, ending: str) -> None:
         """Record and log the end of the stream; ``ending`` is :attr:`Device.ending`, or empty."""
-        self.is_up, self.has_ended, self.changed_ns = False, True, self._clock.now_ns()
+        self.is_up, self.has_ended, self.changed_ns = False, True, self.clock.now_ns()
         self.reason = ending or "its stream ended"
-        log.warning("%s: %s", self._stage, self.reason, extra={"code": "source.ended"})
+        log.warning("%s: %s", self.stage, self.reason, extra={"code": "source.ended"})
 
     def stop(self) -> None:
         """Freeze the times of :meth:`stats`, because no reader is left."""
-        self._stopped_ns = self._stopped_ns or self._clock.now_ns()
+        self._stopped_ns = self._stopped_ns or self.clock.now_ns()
 
     def stats(self, skipped: int, lost: int) -> SourceStats:
         """Return the statistics at this moment."""
-        now_ns = self._stopped_ns or self._clock.now_ns()
+        now_ns = self._stopped_ns or self.clock.now_ns()
         age_s = None if self.frame_ns is None else (now_ns - self.frame_ns) / 1e9
         since_s = (now_ns - self.changed_ns) / 1e9
         return SourceStats(skipped, self.reconnects, lost, self.is_up, since_s, age_s, self.reason, self.has_ended)
@@ -310,7 +260,7 @@ class LiveSource:
     def frames(self, stop: threading.Event) -> Iterator[Frame]:
         connect = partial(self._connect, self._device)
         connection = Connection(self._name, self._title, self._clock, self._longest_wait_s)
-        self._reader = Reader(self._name, self._title, connect, connection, self._clock, self._reconnect, self._waits)
+        self._reader = Reader(connect, connection, self._reconnect, self._waits)
         self._reader.start()
         try:
             with closing(self._images(self._reader, stop)) as images:
@@ -331,7 +281,7 @@ class LiveSource:
     def _images(self, reader: Reader, stop: threading.Event) -> Generator[Image, None, None]:
         while not stop.is_set():
             alive = reader.is_alive()  # read before take(), which may return what the reader put just before it ended
-            message = reader.slot.take(POLL_S)
+            message = reader.take(POLL_S)
             if isinstance(message, Image):
                 self._lost += message.lost
                 yield message
@@ -352,30 +302,34 @@ class LiveSource:
 
 
 class Reader(threading.Thread):
-    """Thread that keeps one device open and puts its images into :attr:`slot`, one at a time."""
+    """Thread that keeps one device open and passes its images on, one at a time.
 
-    def __init__(
-        self,
-        name: str,
-        title: str,
-        connect: Callable[[], Device],
-        connection: Connection,
-        clock: Clock,
-        reconnect: bool,
-        waits: bool,
-    ) -> None:
+    They pass through a ``queue.SimpleQueue``, whose put and get run in C. A condition variable takes several times as
+    long.
+    """
+
+    def __init__(self, connect: Callable[[], Device], connection: Connection, reconnect: bool, waits: bool) -> None:
         # A daemon thread, so that a dead connection does not keep the program from ending.
-        super().__init__(name=f"edgert-{name}-reader", daemon=True)
-        self.slot: Slot[Message] = Slot()
-        self.skipped, self.connection = 0, connection
-        self._stage, self._title, self._connect, self._clock = name, title, connect, clock
-        self._reconnect, self._waits = reconnect, waits
+        super().__init__(name=f"edgert-{connection.stage}-reader", daemon=True)
+        self._messages, self._room = queue.SimpleQueue[Message](), queue.SimpleQueue[None]()
+        self._room.put(None)
+        self.skipped, self.connection, self._clock = 0, connection, connection.clock
+        self._connect, self._reconnect, self._waits = connect, reconnect, waits
         self._ended = threading.Event()
         self._start_delay_s = 0.0
         self._has_connected = self._has_failed = False
         self._device: Device | None = None
         self._ending = ""
         self._abandoned: list[Reader] = []
+
+    def take(self, timeout_s: float) -> Message | None:
+        """Return the next image or event, or None when none came in time. The caller owns the image."""
+        try:
+            message = self._messages.get(timeout=timeout_s)
+        except queue.Empty:
+            return None
+        self._room.put(None)
+        return message
 
     def has_waited(self, silence_s: float) -> bool:
         """Return whether the connected device has waited for the network for ``silence_s`` or longer."""
@@ -395,16 +349,15 @@ class Reader(threading.Thread):
         Raises DeviceError where one loss is final.
         """
         why, fix = f"nothing came for {silence_s:g} s", "check the network, or raise timeout:"
-        loss = DeviceError(f"lost {self._title}", why=why, where=f"stages.{self._stage}", fix=fix)
+        connection = self.connection
+        loss = DeviceError(f"lost {connection.title}", why=why, where=f"stages.{connection.stage}", fix=fix)
         if self._is_final(loss):
             raise loss
-        reader = Reader(
-            self._stage, self._title, self._connect, self.connection, self._clock, self._reconnect, self._waits
-        )
+        reader = Reader(self._connect, connection, self._reconnect, self._waits)
         reader.skipped, reader._has_connected, reader._has_failed = self.skipped, True, True
         reader._abandoned = [*(one for one in self._abandoned if one.is_alive()), self]
         self._end()
-        reader._start_delay_s = self.connection.record_loss(loss)
+        reader._start_delay_s = connection.record_loss(loss)
         reader.start()
         return reader
 
@@ -418,11 +371,31 @@ class Reader(threading.Thread):
 
     def _end(self) -> None:
         self._ended.set()
-        left = self.slot.close()
-        if isinstance(left, Image):
-            left.lease.release()
+        self._room.put(None)  # unblocks a reader that waits for room
+        self._drop_message()
+
+    def _put(self, message: Message) -> bool:
+        """Wait until the last message was taken; return whether this one is passed on. False once the reader ended."""
+        self._room.get()
+        if self._ended.is_set():
+            self._room.put(None)
+            return False
+        self._messages.put(message)
+        return True
+
+    def _drop_message(self) -> None:
+        with suppress(queue.Empty):
+            if isinstance(message := self._messages.get_nowait(), Image):
+                message.lease.release()
 
     def run(self) -> None:
+        try:
+            self._read_connections()
+        finally:
+            if self._ended.is_set():  # an image may have been put just after end() looked
+                self._drop_message()
+
+    def _read_connections(self) -> None:
         if self._start_delay_s:
             self._clock.wait(self._ended, self._start_delay_s)
         while sum(one.is_alive() for one in self._abandoned) > MOST_ABANDONED:
@@ -437,10 +410,10 @@ class Reader(threading.Thread):
                 return
             if loss is None:
                 self.connection.record_end(self._ending)
-                self.slot.put("ended")
+                self._put("ended")
                 return
             if self._is_final(loss):
-                self.slot.put(loss)
+                self._put(loss)
                 return
             wait_s = self.connection.record_loss(loss)
             del loss  # its traceback holds a decoder and its images
@@ -458,14 +431,14 @@ class Reader(threading.Thread):
     def _read(self, device: Device) -> DeviceError | None:
         """Read until the stream ends, and return the loss; None for a regular end."""
         skipped, self._has_connected = self.skipped, True
-        self.slot.put("connected")
+        self._put("connected")
         self._device = device
         try:
             for image in device.images():
                 self.skipped = skipped + device.skipped
                 if not self._ended.is_set():
                     self.connection.record_image()
-                if not self.slot.put(image):
+                if not self._put(image):
                     image.lease.release()
                     return None
                 del image

@@ -189,7 +189,8 @@ class Stream(Video):
         self._first, self._last, self._count = 0, 0, 0
 
     @property
-    def ending(self) -> str:
+    def ending(self) -> str:  # type: ignore[override]  # read only
+        """Message that the announced length has come; see :class:`~edgert.stages.source.live.Device`."""
         if self._length_ns is None or not self._count or self._stream.time_base is None:
             return ""
         tick_ns = 1e9 * self._stream.time_base

@@ -20,6 +20,7 @@ from edgert.errors import DeviceError, cause
 from edgert.memory import Counter
 from edgert.memory.cuda import Block, CudaDevice, Loans
 from edgert.runtime.frame import Color, PixelFormat
+from edgert.stages.source.live import Device
 from edgert.stages.source.planes import CHANNELS, device_planes
 from edgert.stages.source.timeline import Image
 
@@ -215,7 +216,7 @@ def fourcc(letters: str) -> int:
     return int.from_bytes(letters.encode("ascii"), "little")
 
 
-class UserPointerCamera:
+class UserPointerCamera(Device):
     """One opened camera; see :class:`~edgert.stages.source.live.Device`.
 
     A buffer returns to the driver when its image's lease has ended and the GPU has read it. Buffers in use when the
@@ -234,7 +235,6 @@ class UserPointerCamera:
         where: str,
         kernel: Kernel,
     ) -> None:
-        self.skipped, self.waiting_since_ns, self.ending = 0, None, ""
         self._device, self._clock, self._timeout_s = device, clock, config.timeout
         self._letters, self._format = FORMATS[(config.format or "").lower()]
         self._node = Node(path, where, kernel)

@@ -242,7 +242,7 @@ class Decoding:
     texts: list[str] = []  # noqa: RUF012
     gives, why = 3, "no memory"
 
-    def __init__(self, text: str, *arguments: object) -> None:
+    def __init__(self, text: str, *arguments: object, **options: object) -> None:
         self.texts.append(text)
 
     def images(self) -> Iterator[Image]:

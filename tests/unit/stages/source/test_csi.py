@@ -3,9 +3,11 @@
 import threading
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
+from edgert.clock import REAL
 from edgert.config.stages import SourceStage
 from edgert.errors import ConfigError, DeviceError
 from edgert.memory import Counter
@@ -136,19 +138,16 @@ def test_a_lost_csi_camera_is_asked_less_and_less_often(monkeypatch: pytest.Monk
     assert clock.waits == [0.25, 0.5, 1, 2, 4, 8, 16, 30, 30, 30]
 
 
-class Ended:
+class Ended(gst.Pipeline):
     """A pipeline that gives what nvarguscamerasrc gives where no camera is: the end."""
 
-    skipped = 0
-
-    def __init__(self, *arguments: Any) -> None:
-        self.is_closed = False
-
-    def images(self) -> Any:
-        return iter(())
+    def __init__(self, *arguments: Any, lost: Any, endless: bool) -> None:
+        self._lost, self._endless, self._nvmm, self._clock, self._where = lost, endless or bool(lost), None, REAL, ""
+        self._sink, self.failure = Mock(), lambda: None  # type: ignore[method-assign]
+        self._sink.try_pull_sample.return_value = None
 
     def close(self) -> None:
-        self.is_closed = True
+        pass
 
 
 def test_the_end_of_a_cameras_stream_is_its_loss(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -162,8 +161,8 @@ def test_the_end_of_a_cameras_stream_is_its_loss(monkeypatch: pytest.MonkeyPatch
 
 
 def test_without_reconnect_or_gstreamer_the_first_failure_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*arguments: object) -> None:
-        raise gst.PipelineError("the pipeline failed", why='no element "nvarguscamerasrc"', where="stages.cam")
+    def refuse(*arguments: object, lost: Any, endless: bool) -> None:
+        raise lost('no element "nvarguscamerasrc"')
 
     monkeypatch.setattr(gst, "gstreamer", lambda where: (None, None))
     monkeypatch.setattr(gst, "Pipeline", refuse)

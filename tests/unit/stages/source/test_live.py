@@ -1,34 +1,32 @@
-"""What a reader thread leaves behind when it ends, and its slot for one item."""
+"""What a reader thread passes on, one image at a time, and what it leaves behind when it ends."""
 
 import threading
+from collections.abc import Iterator
 from typing import Any, cast
+from unittest.mock import Mock
 
 import pytest
 
-from edgert.clock import RealClock
+from edgert.clock import REAL
 from edgert.errors import DeviceError, StageError
-from edgert.stages.source.live import LiveSource, Reader, Slot
-from edgert.stages.source.timeline import Timeline
+from edgert.stages.source.live import Connection, Device, LiveSource, Reader
+from edgert.stages.source.timeline import Image, Timeline
+from tests.helpers.waiting import wait_until
 
 
 class EndingReader:
-    """Lives until its slot is first asked and has nothing; puts ``last`` and ends right after that."""
+    """Lives until it is first asked and has nothing; has ``last`` and ends right after that."""
 
     def __init__(self, last: DeviceError | None) -> None:
-        self.slot = self
-        self._slot: Slot[Any] = Slot()
         self._last, self._is_alive = last, True
 
     def is_alive(self) -> bool:
         return self._is_alive
 
-    def take(self, timeout_s: float) -> Any:
-        if not self._is_alive:
-            return self._slot.take(timeout_s)
+    def take(self, timeout_s: float) -> DeviceError | None:
+        last = None if self._is_alive else self._last
         self._is_alive = False
-        if self._last is not None:
-            self._slot.put(self._last)
-        return None
+        return last
 
 
 def images(last: DeviceError | None) -> list[object]:
@@ -36,7 +34,7 @@ def images(last: DeviceError | None) -> list[object]:
         raise AssertionError("the reader is a double; it connects to nothing")
 
     timeline = cast(Timeline, None)  # a reader without images needs none
-    live = LiveSource("cam", "the camera", connect, timeline, RealClock(), live=True, reconnect=False)
+    live = LiveSource("cam", "the camera", connect, timeline, REAL, live=True, reconnect=False)
     return list(live._images(cast(Reader, EndingReader(last)), threading.Event()))
 
 
@@ -50,52 +48,44 @@ def test_a_reader_that_ends_without_a_word_is_told() -> None:
         images(None)
 
 
-def test_an_item_passes_once() -> None:
-    slot: Slot[str] = Slot()
-    assert slot.put("a")
-    assert slot.take(0) == "a"
-    assert slot.take(0) is None
+class Endless(Device):
+    """Camera that gives images as fast as they are taken, and keeps their leases."""
+
+    def __init__(self) -> None:
+        self.leases = list[Mock]()
+
+    def images(self) -> Iterator[Image]:
+        while True:
+            self.leases.append(Mock())
+            yield Image("gray", (), self.leases[-1], len(self.leases))
+
+    def close(self) -> None:
+        pass
 
 
-def test_put_waits_until_the_slot_is_empty() -> None:
-    slot: Slot[int] = Slot()
-    slot.put(1)
-    second = threading.Thread(target=slot.put, args=(2,))
-    second.start()
-    assert slot.take(1) == 1
-    assert slot.take(5) == 2
-    second.join(5)
-    assert not second.is_alive()
+def test_images_pass_in_order_and_one_waits_at_most() -> None:
+    device = Endless()
+    reader = Reader(lambda: device, Connection("cam", "cam", REAL), True, False)
+    reader.start()
+    assert reader.take(5) == "connected"
+    taken = [cast(Image, reader.take(5)) for _ in range(3)]
+    assert [image.timestamp_ns for image in taken] == [1, 2, 3]
+    wait_until(lambda: len(device.leases) == 5)  # one waits to be taken, one for room
+    assert reader.take(0) is not None and reader.take(5) is not None
+    reader.end()
+    reader.join(5)
+    assert not reader.is_alive() and reader.take(0) is None
 
 
-def test_closing_lets_a_waiting_producer_go_and_returns_what_is_left() -> None:
-    slot: Slot[int] = Slot()
-    slot.put(1)
-    answers: list[bool] = []
-    producer = threading.Thread(target=lambda: answers.append(slot.put(2)))
-    producer.start()
-    assert slot.close() == 1
-    producer.join(5)
-    assert answers == [False]
-    assert not slot.put(3)
-    assert slot.take(0) is None
-
-
-def test_every_item_ends_up_on_exactly_one_side_when_closed_at_any_moment() -> None:
-    for _ in range(200):
-        slot: Slot[int] = Slot()
-        refused: list[int] = []
-
-        def produce(slot: Slot[int] = slot, refused: list[int] = refused) -> None:
-            number = 0
-            while slot.put(number):
-                number += 1
-            refused.append(number)
-
-        producer = threading.Thread(target=produce)
-        producer.start()
-        taken = [slot.take(5), slot.take(5)]
-        left = slot.close()
-        producer.join(5)
-        seen = [*taken, *([] if left is None else [left]), *refused]
-        assert seen == list(range(len(seen)))
+def test_every_image_is_taken_or_released_when_the_reader_ends_at_any_moment() -> None:
+    for taking in range(200):
+        device = Endless()
+        reader = Reader(lambda device=device: device, Connection("cam", "cam", REAL), True, False)  # type: ignore[misc]
+        reader.start()
+        for _ in range(taking % 4):
+            if isinstance(image := reader.take(5), Image):
+                image.lease.release()
+        reader.end()
+        reader.join(5)
+        assert not reader.is_alive()
+        assert all(lease.release.call_count == 1 for lease in device.leases)

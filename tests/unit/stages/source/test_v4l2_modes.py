@@ -136,7 +136,7 @@ class Opened:
         self.seen.append(options["options"])
         raise DeviceError("seen enough")
 
-    def pipeline(self, text: str, *_: object) -> Any:
+    def pipeline(self, text: str, *_: object, **options: object) -> Any:
         self.seen.append(text)
         return Giving(VirtualClock(), 30)
 
