@@ -28,6 +28,7 @@ from edgert.memory import Counter, lend
 from edgert.runtime import Frame, Result, Runner, SourceStats, Stage, Task
 from edgert.runtime.branches import Branch, branch_tasks
 from edgert.runtime.graph import connect
+from edgert.stages.context import Context
 from edgert.stages.decode.kinds import decoder_for
 from edgert.stages.infer import HostInference, Infer
 from edgert.stages.preprocess import Preprocessor
@@ -86,7 +87,7 @@ def growth(warm_up: int = 500, frames: int = 2000, rounds: int = 3) -> list[Figu
     every round, so the round with the least growth counts: other threads of the process also create objects.
     """
     counter = Counter()
-    source = api.ApiSource("null", SourceStage(source="api"), counter, REAL)
+    source = api.ApiSource("null", SourceStage(source="api"), Context(counter=counter))
     done: queue.SimpleQueue[None] = queue.SimpleQueue()
 
     class Arrival(Pass):

@@ -34,6 +34,7 @@ from edgert.runtime.branches import Branch, branch_tasks
 from edgert.runtime.call_loop import CallLoop
 from edgert.runtime.graph import connect
 from edgert.runtime.inline_loop import share_threads
+from edgert.stages.context import Context
 from edgert.stages.crop import Geometry
 from edgert.stages.gpu.gpu_preprocess import GpuPreprocessor, plain_target
 from edgert.stages.gpu.infer_gpu import SLOTS, GpuInference, InferenceSlot
@@ -263,7 +264,7 @@ def submitted(device: CudaDevice, rows: int, batch: int | None = None) -> tuple[
     """The same of a program that fills lent buffers, without writing them, and submits them: of an image each, or of a
     batch."""
     marks = Marks(cast("IdleGpu", device.driver), COUNT)
-    source = ApiSource("cam", SourceStage(source="api"), device.counter, REAL)
+    source = ApiSource("cam", SourceStage(source="api"), Context(counter=device.counter))
     source.read_by(device)
     with running(device, rows, source, marks) as runner:
         for _ in range(COUNT // (batch or 1)):
@@ -276,7 +277,7 @@ def submitted(device: CudaDevice, rows: int, batch: int | None = None) -> tuple[
 def mapped(device: CudaDevice, rows: int) -> tuple[float, float]:
     """The same of a program that iterates over results, as ``Pipeline.map`` does, of batches in lent buffers."""
     marks, stop = Marks(cast("IdleGpu", device.driver), COUNT), threading.Event()
-    source = ApiSource("cam", SourceStage(source="api"), device.counter, REAL)
+    source = ApiSource("cam", SourceStage(source="api"), Context(counter=device.counter))
     source.read_by(device)
     inference, nodes = linked(device, rows, source)
     loop = CallLoop(nodes, REAL, stop, ())

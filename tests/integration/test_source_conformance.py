@@ -19,6 +19,7 @@ from edgert.installation import demo_images
 from edgert.kinds import SOURCES
 from edgert.memory import Counter, lend
 from edgert.runtime.stage import Source
+from edgert.stages.context import Context
 from edgert.stages.source import camera, ffmpeg
 from edgert.stages.source.api import ApiSource
 from edgert.stages.source.kinds import source_for
@@ -101,7 +102,7 @@ def _camera(directory: Path) -> Iterator[Made]:
     counter = Counter()
     config = SourceStage.model_validate({"source": "usb:0"})
     with patch.object(ffmpeg, "Video", Loopback), patch.object(camera, "check_device"):
-        yield Made(camera.camera_source("cam", "/dev/video0", config, counter, REAL), counter, True)
+        yield Made(camera.camera_source("cam", config, Context(counter=counter)), counter, True)
 
 
 @contextmanager

@@ -9,12 +9,11 @@ import cv2
 import numpy as np
 import pytest
 
-from edgert.clock import REAL
 from edgert.config import InputConfig, ModelConfig
 from edgert.config.stages import SourceStage
 from edgert.dataset import ImageFeed, feed_of, open_images
 from edgert.errors import ModelError, StageError
-from edgert.memory import Counter
+from edgert.stages.context import Context
 from edgert.stages.preprocess import Preprocessor
 from edgert.stages.source.files import ImageFiles, VideoFile
 from tests.helpers import models
@@ -43,7 +42,7 @@ def test_images_are_fed_as_the_pipeline_feeds_them(tmp_path: Path, config: Input
     tensor = np.empty((1, 3, 32, 32), dtype)
     preprocessor = Preprocessor(config, tensor)
     wanted = {}
-    source = ImageFiles("cam", tmp_path, SourceStage(source="images:x"), Counter(), REAL)
+    source = ImageFiles("cam", SourceStage(source=f"images:{tmp_path}"), Context())
     for number, frame in enumerate(source.frames(threading.Event())):
         preprocessor.into(0, frame)
         wanted[f"{number}.png"] = tensor.copy()
@@ -58,7 +57,7 @@ def test_a_video_is_fed_as_the_pipeline_feeds_it(tmp_path: Path) -> None:
     feed = ImageFeed(open_images(clip), CONFIGS[0], "x", (1, 3, 64, 64))
     tensor = np.empty((1, 3, 64, 64), np.float32)
     preprocessor = Preprocessor(CONFIGS[0], tensor)
-    source = VideoFile("cam", clip, SourceStage(source=str(clip)), Counter(), REAL)
+    source = VideoFile("cam", SourceStage(source=str(clip)), Context(), clip)
     for index, frame in enumerate(source.frames(threading.Event())):
         preprocessor.into(0, frame)
         assert feed.feeds(index)["x"].tobytes() == tensor.tobytes()

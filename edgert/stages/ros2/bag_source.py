@@ -20,14 +20,13 @@ from edgert.config.fields import resolve_input
 from edgert.config.stages import SourceStage
 from edgert.errors import StageError, cause, nearest
 from edgert.files import exists
-from edgert.runtime.frame import Frame
 from edgert.runtime.stage import SourceStats
 from edgert.stages.context import Context
 from edgert.stages.ros2.ros_images import KINDS_OF_ROLE, CameraTopics, Incoming, Role
 from edgert.stages.ros2.ros_source import options_of, topics_of
 from edgert.stages.source.files import matched
 from edgert.stages.source.live import FinalError
-from edgert.stages.source.timeline import DEFAULT_PERIOD_NS, Image, MediaClock, Timeline
+from edgert.stages.source.timeline import DEFAULT_PERIOD_NS, Image, ImageSource, MediaClock
 
 _ZSTD = b"\x28\xb5\x2f\xfd"
 _SUFFIXES = (".db3", ".mcap")
@@ -233,19 +232,19 @@ def _image_topic(bag: Bag, topic: str, depth: str, where: str) -> str:
     raise StageError(what, why=known, where=where, fix=f"name one: source: bag:{bag.path}#/TOPIC")
 
 
-class BagSource:
-    """Source of every image of a topic in a bag, in order, as fast as they are taken; ``realtime: true`` paces them."""
+class BagSource(ImageSource):
+    """Source of every image of a topic in a bag, in order, as fast as they are taken; ``realtime: true`` paces them.
 
-    live = False
+    :meth:`frames` raises StageError: the bag is cut off, or has no image. The error says how much was read.
+    """
 
     def __init__(self, name: str, bag: Bag, topics: Mapping[Role, str], config: SourceStage, context: Context) -> None:
-        self._bag, self._topics, self._where, self._context = bag, topics, f"stages.{name}", context
+        super().__init__(name, config, context, MediaClock(False, DEFAULT_PERIOD_NS), config.fps)
+        self._bag, self._topics = bag, topics
         for role, topic in topics.items():
             self._check_type(role, topic)
         has_depth, title = "depth" in topics, f"topic {topics['image']}"
         self._camera = CameraTopics(title, self._where, has_depth, context.counter, context.clock, None)
-        media, paced = MediaClock(False, DEFAULT_PERIOD_NS), bool(config.realtime)
-        self._timeline = Timeline(name, config, context.clock, media, fps=config.fps, paced=paced)
         self.share, self.thin = self._timeline.share, self._timeline.thin
 
     @property
@@ -253,22 +252,10 @@ class BagSource:
         """Coordinate frame of the camera; empty before its first image."""
         return self._camera.frame_id
 
-    def frames(self, stop: threading.Event) -> Iterator[Frame]:
-        """Yield frames until the bag ends, the limit is reached, or ``stop`` is set.
-
-        Raises:
-            StageError: the bag is cut off, or has no image. The error says how much was read.
-        """
-        with closing(self._images()) as images:
-            yield from self._timeline.frames(images, stop)
-
     def stats(self) -> SourceStats:
         return SourceStats(self._camera.skipped)
 
-    def close(self) -> None:
-        """Do nothing, because :meth:`frames` closes the file."""
-
-    def _images(self) -> Generator[Image, None, None]:
+    def _images(self, stop: threading.Event) -> Generator[Image, None, None]:
         roles: dict[str, Role] = {topic: role for role, topic in self._topics.items()}
         count, last_ns, first_ns = 0, 0, 0
         try:

@@ -11,14 +11,14 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from edgert.clock import Clock
 from edgert.config.stages import SourceStage
 from edgert.errors import EdgertError, StageError
-from edgert.memory import Counter, Lease, lend
+from edgert.memory import Lease, lend
 from edgert.memory.cuda import CudaDevice, foreign
 from edgert.runtime.frame import U8, Frame, PixelFormat
 from edgert.runtime.stage import FrameTaker, SourceStats
 from edgert.runtime.thread_loop import runs_pipeline_of
+from edgert.stages.context import Context
 from edgert.stages.source.planes import (
     CHANNELS,
     Planes,
@@ -55,15 +55,15 @@ class ApiSource:
 
     live = False
 
-    def __init__(self, name: str, config: SourceStage, counter: Counter, clock: Clock) -> None:
-        self._where, self._counter, self._clock = f"stages.{name}", counter, clock
+    def __init__(self, name: str, config: SourceStage, context: Context) -> None:
+        self._where, self._counter, self._clock = f"stages.{name}", context.counter, context.clock
         self._capacity = config.queue or DEFAULT_QUEUE
         self._waiting: deque[Image] = deque()
         self._changed = threading.Condition()
         self._is_finished = self._is_over = self._is_closed = False
         self._first_ns: int | None = None
         self._submitted = 0
-        self._timeline = Timeline(name, config, clock, MediaClock(False), fps=config.fps, paced=False)
+        self._timeline = Timeline(name, config, context.clock, MediaClock(False), fps=config.fps, paced=False)
         self.thin = self._timeline.thin
         self._taker: FrameTaker | None = None
         self._stop = threading.Event()  # set to end serve()

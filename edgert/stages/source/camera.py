@@ -18,6 +18,7 @@ from edgert.config.stages import SourceStage
 from edgert.errors import ConfigError, DeviceError
 from edgert.memory import Counter
 from edgert.memory.cuda import CudaDevice
+from edgert.stages.context import Context
 from edgert.stages.source import ffmpeg, gst
 from edgert.stages.source.decoders import DecoderChoice
 from edgert.stages.source.gst_decoder import jetson_missing, missing_mjpeg
@@ -39,17 +40,19 @@ _RAW = re.compile(r"BYR2|(?:BG|GB|BA|GR|RG)1[0246]")
 """Four letters of the raw formats of image sensors with more than 8 bits; FFmpeg converts those of 8."""
 
 
-def camera_source(name: str, path: str, config: SourceStage, counter: Counter, clock: Clock) -> LiveSource:
-    """Return a live source for the V4L2 device ``path``, set to ``size``, ``fps`` and ``format`` as far as it can.
+def camera_source(name: str, config: SourceStage, context: Context) -> LiveSource:
+    """Return a live source for the V4L2 device in ``source``, set to ``size``, ``fps`` and ``format`` as far as it can.
 
     It waits for an unplugged camera. Where a GPU shares the processor's memory and reads ``format``, the driver writes
     where the GPU reads.
 
-    Raises DeviceError: on the first frame: there is no such camera, or this user may not read it.
+    Raises ConfigError: ``source`` names no device. Raises DeviceError: on the first frame: there is no such camera, or
+    this user may not read it.
     """
+    path, clock = device_path(config.source, f"stages.{name}.source"), context.clock
     live = True if config.realtime is None else config.realtime
     timeline = Timeline(name, config, clock, MediaClock(live=True), fps=None, paced=False)
-    devices = _Devices(name, path, config, counter, clock)
+    devices = _Devices(name, path, config, context.counter, clock)
     return LiveSource(
         name,
         path,
@@ -261,7 +264,7 @@ def _other_devices(path: str) -> str:
     return f"devices here: {', '.join(there)}" if there else "no /dev/video* here: plug the camera in, or check dmesg"
 
 
-def csi_source(name: str, config: SourceStage, counter: Counter, clock: Clock) -> LiveSource:
+def csi_source(name: str, config: SourceStage, context: Context) -> LiveSource:
     """Return a source for the sensor in ``csi://N``.
 
     Frames stay in video memory where a GPU reads them; else they are copied.
@@ -277,7 +280,7 @@ def csi_source(name: str, config: SourceStage, counter: Counter, clock: Clock) -
         why = f"flip: {config.flip} exchanges the sides of the frames, so the pipeline must set size:"
         raise ConfigError("size: is missing", why=why, where=f"{where}.flip", fix="size: 1920x1080")
     pipeline, lost = csi(number, config), partial(no_camera, number, where)
-    return gst.gst_source(name, pipeline, config, counter, clock, title=f"CSI camera {number}", lost=lost)
+    return gst.gst_source(name, config, context, pipeline, title=f"CSI camera {number}", lost=lost)
 
 
 def no_camera(sensor: int, where: str, why: str, root: Path = Path("/")) -> DeviceError:

@@ -6,8 +6,9 @@ from pathlib import Path
 
 from edgert.config import PipelineFile, SourceStage
 from edgert.errors import EdgertError
+from edgert.stages.source.files import absolute, matched, videos_at
 from edgert.stages.source.frame_times import usual_rate
-from edgert.stages.source.kinds import absolute, kind_of, videos_pattern
+from edgert.stages.source.kinds import kind_of, videos_pattern
 from edgert.stages.source.stills import read_image
 
 _LIMIT_S = 2.0
@@ -48,8 +49,6 @@ def delivered(stage: SourceStage, directory: Path) -> Delivered | None:
         if kind == "file":
             return _of_video([absolute(stage.source.removeprefix("file://"), directory)])
         if kind in ("images", "videos"):
-            from edgert.stages.source.files import matched, videos_at
-
             if kind == "videos":
                 return _of_video(videos_at(videos_pattern(stage, directory), ""))
             return _of_image(matched(absolute(stage.source.removeprefix("images:"), directory)))

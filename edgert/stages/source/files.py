@@ -4,25 +4,30 @@ import logging
 import os
 import re
 import threading
-from collections.abc import Generator, Iterator, Sequence
-from contextlib import closing
+from collections.abc import Generator, Sequence
 from pathlib import Path
 
-from edgert.clock import Clock
+from edgert.config.fields import resolve_input
 from edgert.config.stages import SourceStage
 from edgert.errors import StageError, nearest
 from edgert.files import exists
-from edgert.memory import Counter, lend
+from edgert.memory import lend
 from edgert.memory.cuda import CudaDevice
-from edgert.runtime.frame import Frame
 from edgert.runtime.stage import SourceStats
+from edgert.stages.context import Context
 from edgert.stages.source.decoders import DecoderChoice
 from edgert.stages.source.ffmpeg import Video
 from edgert.stages.source.packets import Tap
 from edgert.stages.source.stills import SUFFIXES, more_images, read_image
-from edgert.stages.source.timeline import DEFAULT_PERIOD_NS, Image, MediaClock, Timeline
+from edgert.stages.source.timeline import DEFAULT_PERIOD_NS, Image, ImageSource, MediaClock
 
 log = logging.getLogger("edgert.source")
+
+
+def absolute(text: str, directory: Path) -> Path:
+    """Return the absolute path of a file that a pipeline file names."""
+    return resolve_input(Path(text), directory).absolute()
+
 
 # Video files.
 
@@ -32,7 +37,7 @@ _RIFF_STATED = 64, 2**32 - 2**20
 """Plausible sizes of an AVI's RIFF chunk in bytes; placeholders lie outside."""
 
 
-class VideoFile:
+class VideoFile(ImageSource):
     """Source of every frame of a video file, in order, as fast as they are taken.
 
     ``realtime: true`` holds frames back until they are due, ``loop`` starts again at the end, ``fps`` drops frames
@@ -40,33 +45,25 @@ class VideoFile:
     file fails before anything else starts. So does a recording that was cut off, where its index shows it.
 
     Args:
+        path: path of the file; by default that of ``source``.
         file: name that the frames get, for one of several videos; empty otherwise.
 
     Raises StageError: the file is missing, unreadable, not a video, cut off, or without a single good frame.
     """
 
-    live = False
-
     def __init__(
-        self, name: str, path: Path, config: SourceStage, counter: Counter, clock: Clock, file: str = ""
+        self, name: str, config: SourceStage, context: Context, path: Path | None = None, file: str = ""
     ) -> None:
-        self._path, self._loop = path, config.loop
-        self._where = f"stages.{name}"
-        self._counter, self._clock = counter, clock
-        self._skipped = 0
+        super().__init__(name, config, context, MediaClock(False, DEFAULT_PERIOD_NS), config.fps, file)
+        self._path = path or absolute(config.source.removeprefix("file://"), context.directory)
+        self._loop = config.loop
         self._device: CudaDevice | None = None
         self._choice = DecoderChoice(self._where, config.decode)
         self._video: Video | None = self._open()
-        period_ns = self._video.outline.period_ns or DEFAULT_PERIOD_NS
-        self._timeline = Timeline(
-            name, config, clock, MediaClock(False, period_ns), fps=config.fps, paced=bool(config.realtime), file=file
-        )
+        if period_ns := self._video.outline.period_ns:
+            self._timeline.media.restart(period_ns)
         self.share, self.thin = self._timeline.share, self._timeline.thin
-        self.tap = Tap(clock, self._timeline.media, live=False, waits=True)
-
-    def frames(self, stop: threading.Event) -> Iterator[Frame]:
-        with closing(self._images()) as images:
-            yield from self._timeline.frames(images, stop)
+        self.tap = Tap(context.clock, self._timeline.media, live=False, waits=True)
 
     def on_gpu(self, device: CudaDevice) -> str:
         """Decode on this GPU, where frames then stay; return why not otherwise. Call it before the start."""
@@ -86,7 +83,7 @@ class VideoFile:
             self._video.close()
             self._video = None
 
-    def _images(self) -> Generator[Image, None, None]:
+    def _images(self, stop: threading.Event) -> Generator[Image, None, None]:
         while True:
             video = self._video = self._video or self._open()
             video.tap = self.tap
@@ -232,7 +229,7 @@ DEFAULT_FPS = 30.0
 _SHOWN = 5
 
 
-class ImageFiles:
+class ImageFiles(ImageSource):
     """Source of image files as BGR frames, in natural order (``a2`` before ``a10``), rotated by their EXIF.
 
     Sizes may differ from image to image. ``fps`` (30 by default) sets their distance in media time; ``realtime: true``
@@ -241,29 +238,15 @@ class ImageFiles:
     Raises StageError: no image matches, or none of them can be read.
     """
 
-    live = False
-
-    def __init__(self, name: str, pattern: Path, config: SourceStage, counter: Counter, clock: Clock) -> None:
-        self._where, self._pattern = f"stages.{name}", pattern
-        self._loop, self._counter, self._clock = config.loop, counter, clock
-        self._period_ns = round(1e9 / (config.fps or DEFAULT_FPS))
+    def __init__(self, name: str, config: SourceStage, context: Context) -> None:
+        super().__init__(name, config, context, MediaClock(False, round(1e9 / (config.fps or DEFAULT_FPS))), None)
+        self._pattern = absolute(config.source.removeprefix("images:"), context.directory)
+        self._loop = config.loop
         self._is_explicit = config.source.startswith("images:")
         self._paths = self._find_images()
         self._folder = os.path.commonpath([path.parent for path in self._paths])
         self._unreadable: dict[Path, None] = {}
-        self._skipped, self._named, self._has_warned = 0, 0, False
-        media = MediaClock(False, self._period_ns)
-        self._timeline = Timeline(name, config, clock, media, fps=None, paced=bool(config.realtime))
-
-    def frames(self, stop: threading.Event) -> Iterator[Frame]:
-        with closing(self._images(stop)) as images:
-            yield from self._timeline.frames(images, stop)
-
-    def stats(self) -> SourceStats:
-        return SourceStats(self._skipped)
-
-    def close(self) -> None:
-        """Do nothing: no file stays open."""
+        self._named, self._has_warned = 0, False
 
     def _images(self, stop: threading.Event) -> Generator[Image, None, None]:
         while not stop.is_set():

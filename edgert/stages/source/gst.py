@@ -18,6 +18,7 @@ from edgert.errors import DeviceError
 from edgert.memory import Counter, Lease, lend
 from edgert.memory.cuda import CudaDevice
 from edgert.runtime.frame import U8, Color, PixelFormat
+from edgert.stages.context import Context
 from edgert.stages.source.gst_pipelines import TO_NVMM
 from edgert.stages.source.live import LONGEST_DAEMON_WAIT_S, LONGEST_WAIT_S, Device, FinalError, LiveSource, redact
 from edgert.stages.source.nvmm import NvmmLoans
@@ -115,15 +116,16 @@ _LIVE = re.compile(
 
 def gst_source(
     name: str,
-    pipeline: str,
     config: SourceStage,
-    counter: Counter,
-    clock: Clock,
+    context: Context,
+    pipeline: str = "",
     *,
     title: str = "GStreamer pipeline",
     lost: Callable[[str], DeviceError] | None = None,
 ) -> LiveSource:
-    """Return a source for a ``gst-launch-1.0`` pipeline. Adds ``appsink name=edgert`` where the pipeline has none.
+    """Return a source for a ``gst-launch-1.0`` pipeline, by default that of ``gst:PIPELINE``.
+
+    Adds ``appsink name=edgert`` where the pipeline has none.
 
     The pipeline is live when it holds a live element (a camera, a network source, ``is-live=true``); ``realtime:``
     overrides that. Live pipelines drop old frames and restart when they fail or end, unless ``num-buffers`` or
@@ -136,7 +138,7 @@ def gst_source(
 
     Raises DeviceError: PyGObject or GStreamer is missing; on the first frame: the pipeline is refused or fails.
     """
-    where = f"stages.{name}"
+    where, pipeline, clock = f"stages.{name}", pipeline or config.source.partition(":")[2], context.clock
     if lost is None:  # a pipeline file with a board's camera can be checked on machines without GStreamer
         gstreamer(where)
     is_live = names_live(pipeline)
@@ -148,7 +150,9 @@ def gst_source(
         gstreamer(where)
         text = with_appsink(pipeline, nvmm=device is not None, **flags)
         endless = reconnect and not _COUNTED.search(pipeline)
-        return Pipeline(text, is_live, config.timeout, counter, clock, where, device, endless=endless, lost=lost)
+        return Pipeline(
+            text, is_live, config.timeout, context.counter, clock, where, device, endless=endless, lost=lost
+        )
 
     reconnect, why_not = config.reconnect and is_live, partial(why_not_on, pipeline)
     return LiveSource(

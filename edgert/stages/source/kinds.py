@@ -2,13 +2,12 @@
 
 import logging
 import re
-from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from importlib import import_module
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, Protocol
 
 from edgert.clock import Clock
-from edgert.config.fields import resolve_input
 from edgert.config.stages import SourceStage
 from edgert.errors import ConfigError, StageError, nearest
 from edgert.files import exists
@@ -18,13 +17,12 @@ from edgert.runtime.stage import Source
 from edgert.stages.context import Context
 from edgert.stages.source import rtsp
 from edgert.stages.source.api import ApiSource
-from edgert.stages.source.camera import camera_source, csi_source, device_path
-from edgert.stages.source.files import ImageFiles, VideoFile, is_pattern, names_videos, videos_at
+from edgert.stages.source.camera import camera_source, csi_source
+from edgert.stages.source.files import ImageFiles, VideoFile, absolute, is_pattern, names_videos, videos_at
 from edgert.stages.source.gst import gst_source, names_live
 from edgert.stages.source.live import redact
-from edgert.stages.source.python_images import PythonSource, scene_named
+from edgert.stages.source.python_images import PythonSource
 from edgert.stages.source.stills import SUFFIXES
-from edgert.user_code import load_object
 
 log = logging.getLogger("edgert.source")
 
@@ -38,15 +36,46 @@ _CSI = dict.fromkeys(("sensor_mode", "flip"), "it is an option of csi://")
 _MADE = {"options": _NO_OPTIONS, "size": _OWN_SIZE, "format": _CAMERA_S, **_CSI}
 
 
-class Kind(ABC):
+class Make(Protocol):
+    """Function that returns a source, not started. Raises an EdgertError where the source certainly cannot work."""
+
+    def __call__(self, name: str, config: SourceStage, context: Context) -> Source: ...
+
+
+def imported(target: str) -> Make:
+    """Return a function that imports ``module:name`` and calls it, for kinds whose imports are slow."""
+
+    def make(name: str, config: SourceStage, context: Context) -> Source:
+        module, _, function = target.partition(":")
+        source: Source = getattr(import_module(module), function)(name, config, context)
+        return source
+
+    return make
+
+
+def _first_video(name: str, config: SourceStage, context: Context) -> Source:
+    """Return the source of the first video that opens: checking a pipeline needs only one."""
+    failure: StageError | None = None
+    for path in videos_at(videos_pattern(config, context.directory), f"stages.{name}"):
+        try:
+            return VideoFile(name, config, context, path, path.name)
+        except StageError as error:
+            failure = failure or error
+    assert failure is not None
+    raise failure
+
+
+class Kind:
     """One kind of source. By default its frames wait until they are taken; live kinds override :meth:`is_live`.
 
     Attributes:
+        make: function that returns the source.
         title: name in messages.
         unused: keys of a ``source:`` stage that have no meaning for this kind, and why.
         has_packets: whether it receives encoded images, which can be recorded without encoding them again.
     """
 
+    make: ClassVar[Make]
     title: ClassVar[str]
     has_packets: ClassVar[bool] = False
     unused: ClassVar[Mapping[str, str]]
@@ -56,11 +85,6 @@ class Kind(ABC):
         """Return whether the source will be live, as cameras are. Opens nothing."""
         return False
 
-    @staticmethod
-    @abstractmethod
-    def make(name: str, config: SourceStage, context: Context) -> Source:
-        """Return the source, not started. Raises an EdgertError where it certainly cannot work."""
-
 
 class File(Kind):
     """A video file."""
@@ -68,11 +92,7 @@ class File(Kind):
     title = "a video file"
     has_packets = True
     unused: ClassVar[dict[str, str]] = {**_MADE, "start": _IS_THERE}
-
-    @staticmethod
-    def make(name: str, config: SourceStage, context: Context) -> Source:
-        path = absolute(config.source.removeprefix("file://"), context.directory)
-        return VideoFile(name, path, config, context.counter, context.clock)
+    make: ClassVar[Make] = VideoFile
 
 
 class Recording(Kind):
@@ -85,13 +105,7 @@ class Recording(Kind):
         "loop": "its frames have the times of one run",
         "decode": "its packets are decoded on the processor, so that each replay gives the same bits",
     }
-
-    @staticmethod
-    def make(name: str, config: SourceStage, context: Context) -> Source:
-        from edgert.stages.source.recorded_frames import RecordedSource
-
-        path = absolute(config.source.removeprefix("recording:").removeprefix("file://"), context.directory)
-        return RecordedSource(name, path, config, context.counter, context.clock)
+    make: ClassVar[Make] = imported("edgert.stages.source.recorded_frames:RecordedSource")
 
 
 class Videos(Kind):
@@ -100,17 +114,7 @@ class Videos(Kind):
     title = "videos"
     has_packets = True
     unused: ClassVar[dict[str, str]] = {**File.unused, "loop": "each video is played once"}
-
-    @staticmethod
-    def make(name: str, config: SourceStage, context: Context) -> Source:
-        failure: StageError | None = None
-        for path in videos_at(videos_pattern(config, context.directory), f"stages.{name}"):
-            try:
-                return VideoFile(name, path, config, context.counter, context.clock, path.name)
-            except StageError as error:  # checking a pipeline needs only one video that opens
-                failure = failure or error
-        assert failure is not None
-        raise failure
+    make: ClassVar[Make] = _first_video
 
 
 class Images(Kind):
@@ -118,11 +122,7 @@ class Images(Kind):
 
     title = "images"
     unused: ClassVar[dict[str, str]] = {**File.unused, "decode": "images are decoded on the CPU"}
-
-    @staticmethod
-    def make(name: str, config: SourceStage, context: Context) -> Source:
-        path = absolute(config.source.removeprefix("images:"), context.directory)
-        return ImageFiles(name, path, config, context.counter, context.clock)
+    make: ClassVar[Make] = ImageFiles
 
 
 class Network(Kind):
@@ -137,9 +137,7 @@ class Network(Kind):
         """Return False for a recording, unless the file sets ``realtime``."""
         return not rtsp.is_recording(config.source) if config.realtime is None else config.realtime
 
-    @staticmethod
-    def make(name: str, config: SourceStage, context: Context) -> Source:
-        return rtsp.network_source(name, config, context.counter, context.clock)
+    make: ClassVar[Make] = rtsp.network_source
 
 
 class Camera(Kind):
@@ -153,10 +151,7 @@ class Camera(Kind):
         """Return True unless the file sets ``realtime``."""
         return True if config.realtime is None else config.realtime
 
-    @staticmethod
-    def make(name: str, config: SourceStage, context: Context) -> Source:
-        path = device_path(config.source, f"stages.{name}.source")
-        return camera_source(name, path, config, context.counter, context.clock)
+    make: ClassVar[Make] = camera_source
 
 
 class Csi(Camera):
@@ -168,10 +163,7 @@ class Csi(Camera):
         "format": "its images are NV12, made by the board's image processor",
         "decode": "its images come as pixels",
     }
-
-    @staticmethod
-    def make(name: str, config: SourceStage, context: Context) -> Source:
-        return csi_source(name, config, context.counter, context.clock)
+    make: ClassVar[Make] = csi_source
 
 
 class Gst(Kind):
@@ -192,9 +184,7 @@ class Gst(Kind):
         """Return whether the pipeline has a live element, unless the file sets ``realtime``."""
         return names_live(_rest(config)) if config.realtime is None else config.realtime
 
-    @staticmethod
-    def make(name: str, config: SourceStage, context: Context) -> Source:
-        return gst_source(name, _rest(config), config, context.counter, context.clock)
+    make: ClassVar[Make] = gst_source
 
 
 class Python(Kind):
@@ -214,10 +204,7 @@ class Python(Kind):
         """Return ``realtime`` of the file."""
         return bool(config.realtime)
 
-    @staticmethod
-    def make(name: str, config: SourceStage, context: Context) -> Source:
-        found = load_object(_rest(config), f"stages.{name}.source", context.directory)
-        return PythonSource(name, found, config, context.counter, context.clock)
+    make: ClassVar[Make] = PythonSource
 
 
 class Synthetic(Python):
@@ -225,11 +212,6 @@ class Synthetic(Python):
 
     title = "synthetic"
     unused: ClassVar[dict[str, str]] = {**Python.unused, "options": _NO_OPTIONS}
-
-    @staticmethod
-    def make(name: str, config: SourceStage, context: Context) -> Source:
-        scene = scene_named(_rest(config), f"stages.{name}.source")
-        return PythonSource(name, scene, config, context.counter, context.clock)
 
 
 class Api(Kind):
@@ -243,10 +225,7 @@ class Api(Kind):
         "realtime": "you set the pace",
         "decode": _NO_CODEC,
     }
-
-    @staticmethod
-    def make(name: str, config: SourceStage, context: Context) -> Source:
-        return ApiSource(name, config, context.counter, context.clock)
+    make: ClassVar[Make] = ApiSource
 
 
 class Nats(Kind):
@@ -262,12 +241,7 @@ class Nats(Kind):
         "realtime": "messages wait with the server until they are taken",
         "decode": _NO_CODEC,
     }
-
-    @staticmethod
-    def make(name: str, config: SourceStage, context: Context) -> Source:
-        from edgert.stages.source.nats_source import nats_source
-
-        return nats_source(name, config, context.counter, context.clock)
+    make: ClassVar[Make] = imported("edgert.stages.source.nats_source:nats_source")
 
 
 class Ros2(Camera):
@@ -281,12 +255,7 @@ class Ros2(Camera):
         "loop": _NO_END,
         "decode": "compressed images are decoded on the CPU",
     }
-
-    @staticmethod
-    def make(name: str, config: SourceStage, context: Context) -> Source:
-        from edgert.stages.ros2.ros_source import ros_source
-
-        return ros_source(name, config, context)
+    make: ClassVar[Make] = imported("edgert.stages.ros2.ros_source:ros_source")
 
 
 class Bag(Kind):
@@ -294,17 +263,7 @@ class Bag(Kind):
 
     title = "a bag"
     unused: ClassVar[dict[str, str]] = {**Ros2.unused, "loop": "a bag is played once", "start": _IS_THERE}
-
-    @staticmethod
-    def make(name: str, config: SourceStage, context: Context) -> Source:
-        from edgert.stages.ros2.bag_source import bag_source
-
-        return bag_source(name, config, context)
-
-
-def absolute(text: str, directory: Path) -> Path:
-    """Return the absolute path of a file that a pipeline file names."""
-    return resolve_input(Path(text), directory).absolute()
+    make: ClassVar[Make] = imported("edgert.stages.ros2.bag_source:bag_source")
 
 
 def videos_pattern(config: SourceStage, directory: Path) -> Path:

@@ -12,12 +12,12 @@ from importlib.util import find_spec
 from urllib.parse import unquote, urlsplit
 
 from edgert import installation, limits
-from edgert.clock import Clock
 from edgert.config.stages import SourceStage
 from edgert.errors import ConfigError, DeviceError, nearest, printable
-from edgert.memory import Counter, Receipt, lend
+from edgert.memory import Receipt, lend
 from edgert.runtime.frame import U8, Delivery, Frame
 from edgert.runtime.stage import SourceStats
+from edgert.stages.context import Context
 from edgert.stages.sink.send.nats import PORT, NatsConnection, reason
 from edgert.stages.sink.send.server import TIMEOUT_S, Server, Tls
 from edgert.stages.source.live import POLL_S, Connection, redact
@@ -41,12 +41,12 @@ class NatsSource:
     live = False
 
     def __init__(
-        self, name: str, server: Server, subject: str, group: str, config: SourceStage, counter: Counter, clock: Clock
+        self, name: str, server: Server, subject: str, group: str, config: SourceStage, context: Context
     ) -> None:
         self._where, self._server, self._config = f"stages.{name}", server, config
-        self._counter, self._clock = counter, clock
+        self._counter, self._clock = context.counter, context.clock
         self._title, self._address = f"edgert {name}", server.name(PORT)
-        self._connection = Connection(self._where, self._address, clock)
+        self._connection = Connection(self._where, self._address, context.clock)
         self._make_group = partial(Group, subject=subject, name=group)
         self._group: Group | None = None
         self._outcomes: queue.SimpleQueue[Group | OSError] = queue.SimpleQueue()
@@ -194,7 +194,7 @@ class NatsSource:
             log.warning("%s: %s (%d so far)", self._where, what, self._skipped)
 
 
-def nats_source(name: str, config: SourceStage, counter: Counter, clock: Clock) -> NatsSource:
+def nats_source(name: str, config: SourceStage, context: Context) -> NatsSource:
     """Return the source of an address like ``nats://USER:PASSWORD@HOST:4222/SUBJECT``.
 
     Raises ConfigError: the address is malformed, an option is unknown, or the package nats-py is not installed.
@@ -223,4 +223,4 @@ def nats_source(name: str, config: SourceStage, counter: Counter, clock: Clock) 
         raise ConfigError("source: nats needs the package nats-py", where=where, fix=installation.command("nats"))
     address = f"{parts.scheme}://{f'[{host}]' if ':' in host else host}:{parts.port or PORT}"
     server = Server(address, unquote(parts.username or ""), unquote(parts.password or ""), certificates)
-    return NatsSource(name, server, subject, group, config, counter, clock)
+    return NatsSource(name, server, subject, group, config, context)

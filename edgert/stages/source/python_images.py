@@ -6,22 +6,20 @@ The scenes are ``synthetic:blank``, ``noise`` and ``counter``.
 import inspect
 import threading
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
-from contextlib import closing
 from itertools import count, cycle, repeat
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
-from edgert.clock import Clock
 from edgert.config.stages import SourceStage
 from edgert.errors import ConfigError, nearest
-from edgert.memory import Counter, Lease, lend
+from edgert.memory import Lease, lend
 from edgert.memory.cuda import CudaDevice
-from edgert.runtime.frame import U8, Frame
-from edgert.runtime.stage import SourceStats
+from edgert.runtime.frame import U8
+from edgert.stages.context import Context
 from edgert.stages.source.planes import as_planes
-from edgert.stages.source.timeline import Canvas, Image, MediaClock, Timeline
-from edgert.user_code import constructor_errors
+from edgert.stages.source.timeline import Canvas, Image, ImageSource, MediaClock
+from edgert.user_code import constructor_errors, load_object
 
 DEFAULT_SIZE = (640, 480)
 DEFAULT_FPS = 30.0
@@ -38,46 +36,36 @@ class Renderer(Protocol):
         """
 
 
-class PythonSource:
+class PythonSource(ImageSource):
     """Source of frames from a :class:`Renderer` or an iterable, as fast as they are taken; ``realtime`` paces them.
 
-    An iterable's images are uint8 (height, width, 3) BGR arrays. They are not copied: each must be a new array, or one
-    that never changes.
+    ``python:module:name`` or ``synthetic:NAME`` names the function that returns it. The function gets those of
+    ``width``, ``height``, ``fps`` and ``seed`` that it has as parameters, and the options. An iterable's images are
+    uint8 (height, width, 3) BGR arrays. They are not copied: each must be a new array, or one that never changes.
 
-    Args:
-        make: function that returns a :class:`Renderer` or an iterable. It gets those of ``width``, ``height``, ``fps``
-            and ``seed`` that it has as parameters, and the options.
-
-    Raises ConfigError: ``make`` refuses these arguments, or returns something else.
+    Raises ConfigError: there is no such function, it refuses these arguments, or returns something else.
     """
 
-    def __init__(
-        self, name: str, make: Callable[..., Any], config: SourceStage, counter: Counter, clock: Clock
-    ) -> None:
+    def __init__(self, name: str, config: SourceStage, context: Context) -> None:
+        super().__init__(name, config, context, MediaClock(False), None)
         self.live = bool(config.realtime)
-        self._where, self._counter, self._clock = f"stages.{name}", counter, clock
         self._period_ns = 1e9 / (config.fps or DEFAULT_FPS)
+        kind, _, code = config.source.partition(":")
+        where = f"{self._where}.source"
+        make = scene_named(code, where) if kind == "synthetic" else load_object(code, where, context.directory)
         self._maker = _call_factory(make, config, self._where)
-        self._canvas = Canvas(*(config.size or DEFAULT_SIZE), counter)
-        self._timeline = Timeline(name, config, clock, MediaClock(False), fps=None, paced=self.live)
+        self._canvas = Canvas(*(config.size or DEFAULT_SIZE), context.counter)
         self.thin = self._timeline.thin
-
-    def frames(self, stop: threading.Event) -> Iterator[Frame]:
-        with closing(self._images()) as images:
-            yield from self._timeline.frames(images, stop)
 
     def share(self, device: CudaDevice) -> None:
         """Give a renderer memory that this GPU reads; copy an iterable's images there. Call it before the start."""
         self._canvas.share(device)
         self._timeline.share(device)
 
-    def stats(self) -> SourceStats:
-        return SourceStats()
-
     def close(self) -> None:
         self._canvas.close()
 
-    def _images(self) -> Generator[Image, None, None]:
+    def _images(self, stop: threading.Event) -> Generator[Image, None, None]:
         try:
             for index, (image, lease) in enumerate(self._drawn()):
                 media_ns = round(index * self._period_ns)

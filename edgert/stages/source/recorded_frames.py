@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from edgert.clock import Clock, time_of_day_ns
+from edgert.clock import time_of_day_ns
 from edgert.config.stages import SourceStage
 from edgert.errors import StageError, nearest
 from edgert.memory import Counter, lend
@@ -19,6 +19,8 @@ from edgert.recording.recording import Piece, Restart, open_recording
 from edgert.runtime.decisions import Entry
 from edgert.runtime.frame import Color, DepthImage, Frame
 from edgert.runtime.stage import SourceStats
+from edgert.stages.context import Context
+from edgert.stages.source.files import absolute
 from edgert.stages.source.planes import plane_shapes, to_image
 from edgert.stages.source.timeline import Image, Pacer, Thinner
 
@@ -198,11 +200,8 @@ def frame_of(entry: Entry, image: Image) -> Frame:
 class RecordedSource:
     """Source of one recorded stream's frames, as fast as they are taken, with their recorded numbers and times.
 
-    Args:
-        name: name of the stage.
-        path: file of the recording.
-        config: keys of the stage. ``options: {stream: NAME}`` chooses one of several streams; ``fps``, ``limit`` and
-            ``realtime`` work as for a video file.
+    ``options: {stream: NAME}`` chooses one of several streams; ``fps``, ``limit`` and ``realtime`` work as for a video
+    file.
 
     Raises:
         ArtifactError: the file is not a recording, or is damaged.
@@ -211,13 +210,14 @@ class RecordedSource:
 
     live = False
 
-    def __init__(self, name: str, path: Path, config: SourceStage, counter: Counter, clock: Clock) -> None:
-        self._name, self._config, self._counter = name, config, counter
+    def __init__(self, name: str, config: SourceStage, context: Context) -> None:
+        self._name, self._config, self._counter = name, config, context.counter
+        path = absolute(config.source.removeprefix("recording:").removeprefix("file://"), context.directory)
         self._recording = open_recording([path])
         known = sorted({*self._recording.frames, *self._recording.head["streams"]})  # a stream may have no frame
         self._stream = _stream_of(known, config.options.get("stream"), f"stages.{name}", path)
-        self._pacer = Pacer(clock) if config.realtime else None
-        shift_ns = self._recording.head["offset_ns"] - time_of_day_ns(0, clock)
+        self._pacer = Pacer(context.clock) if config.realtime else None
+        shift_ns = self._recording.head["offset_ns"] - time_of_day_ns(0, context.clock)
         self._shift_ns = shift_ns if abs(shift_ns) > _SAME_NS else 0  # zero in the boot that recorded them
         self._data: RecordedStream | None = None
 

@@ -15,6 +15,7 @@ from edgert.config.stages import SourceStage
 from edgert.errors import ConfigError, DeviceError
 from edgert.memory import Counter
 from edgert.memory.cuda import CudaDevice
+from edgert.stages.context import Context
 from edgert.stages.source.decoders import DecoderChoice
 from edgert.stages.source.ffmpeg import Video
 from edgert.stages.source.frame_times import NO_TIMESTAMPS
@@ -99,7 +100,7 @@ _ROUNDING_NS = 500_000_000
 _RECORDINGS = frozenset({".mp4", ".mkv", ".mov", ".avi", ".webm", ".m4v"})
 
 
-def network_source(name: str, config: SourceStage, counter: Counter, clock: Clock) -> LiveSource:
+def network_source(name: str, config: SourceStage, context: Context) -> LiveSource:
     """Return a source for the URL in ``config``, which reconnects when nothing came for ``timeout``.
 
     It reads over TCP unless set otherwise and begins at a key frame. It is live, so that a slow pipeline sees the
@@ -121,14 +122,14 @@ def network_source(name: str, config: SourceStage, counter: Counter, clock: Cloc
             where=f"stages.{name}.source",
             fix="write rtsp://host:port/path; special characters of a password as %40 for @, %2F for /",
         )
-    recorded = is_recording(config.source)
+    recorded, clock = is_recording(config.source), context.clock
     live = not recorded if config.realtime is None else config.realtime
     reconnect = config.reconnect and not recorded  # a recording would start over and give frames twice
     timeline = Timeline(name, config, clock, MediaClock(live=True), fps=config.fps, paced=False)
     choice, tap = DecoderChoice(f"stages.{name}", config.decode), Tap(clock, timeline.media, live=True, waits=not live)
 
     def connect(device: CudaDevice | None) -> Stream:
-        stream = Stream(name, config, counter, clock)
+        stream = Stream(name, config, context.counter, clock)
         stream.tap = tap
         choice.apply(stream, device)
         return stream

@@ -1,8 +1,10 @@
 """Time within a stream: positions that never run backwards, pacing, even reduction of the frame rate, and frames."""
 
 import threading
+from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 
@@ -13,6 +15,8 @@ from edgert.frozen import with_fast_init
 from edgert.memory import Counter, GrowingPool, Lease
 from edgert.memory.cuda import CudaDevice
 from edgert.runtime.frame import U8, Color, DepthImage, Frame, PixelFormat
+from edgert.runtime.stage import SourceStats
+from edgert.stages.context import Context
 from edgert.stages.gpu.upload import Staging, shared_pool
 
 YUV = Color()
@@ -304,3 +308,32 @@ class Timeline:
             depth=image.depth,
         )
         return frame if self._staging is None else self._staging.shared_frame(frame)
+
+
+class ImageSource(ABC):
+    """Base of sources whose images wait until they are taken; override :meth:`_images`, and others where needed."""
+
+    live = False
+
+    def __init__(
+        self, name: str, config: SourceStage, context: Context, media: MediaClock, fps: float | None, file: str = ""
+    ) -> None:
+        self._where, self._counter, self._clock = f"stages.{name}", context.counter, context.clock
+        paced = bool(config.realtime)
+        self._timeline = Timeline(name, config, context.clock, media, fps=fps, paced=paced, file=file)
+        self._skipped = 0
+
+    @abstractmethod
+    def _images(self, stop: threading.Event) -> Generator[Image, None, None]:
+        """Yield images, with their leases, until they end or ``stop`` is set."""
+
+    def frames(self, stop: threading.Event) -> Iterator[Frame]:
+        """Yield the images' frames until they end, the limit is reached, or ``stop`` is set."""
+        with closing(self._images(stop)) as images:
+            yield from self._timeline.frames(images, stop)
+
+    def stats(self) -> SourceStats:
+        return SourceStats(self._skipped)
+
+    def close(self) -> None:  # noqa: B027 - most need nothing else
+        """Do nothing: :meth:`frames` closes what it has opened."""

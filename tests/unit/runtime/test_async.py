@@ -7,13 +7,13 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from edgert.clock import REAL
 from edgert.config.stages import SourceStage
 from edgert.errors import StageError
-from edgert.memory import Counter, Counts
+from edgert.memory import Counts
 from edgert.runtime import AsyncStage, Execution, Frame, Result, Runner, Task, summarize
 from edgert.runtime.frame import has_pixels
 from edgert.runtime.graph import release_pixels
+from edgert.stages.context import Context
 from edgert.stages.source.api import ApiSource
 from tests.helpers.stages import Does, Later, Numbers, chain, link
 from tests.helpers.waiting import wait_until
@@ -153,7 +153,11 @@ def test_a_callback_that_fails_on_one_of_several_results_loses_that_one_alone(on
 
 
 def test_batches_that_a_program_submits_are_all_worked_on_and_given_back() -> None:
-    source, leases, came = ApiSource("cam", SourceStage(source="api", queue=16), Counter(), REAL), [], list[int]()
+    source, leases, came = (
+        ApiSource("cam", SourceStage(source="api", queue=16), Context()),
+        [],
+        list[int](),
+    )
     real = source.images
 
     def images(*given: object, **options: object) -> object:

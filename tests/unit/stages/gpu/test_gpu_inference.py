@@ -6,9 +6,9 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
-from edgert.clock import REAL
 from edgert.config import CropConfig, SourceStage
 from edgert.policy import run_sizes
+from edgert.stages.context import Context
 from edgert.stages.gpu import infer_gpu, infer_stage, upload
 from edgert.stages.gpu.infer_gpu import SLOTS, InferenceSlot, PendingInference
 from edgert.stages.infer import InferCrops
@@ -201,7 +201,7 @@ def test_all_crops_of_a_frame_are_on_their_way_before_the_first_is_waited_for(mo
 def test_images_of_one_buffer_are_brought_as_one_and_lie_where_each_alone_would(is_cropped: bool) -> None:
     rig = Rig(rows=4)
     rig.inference.warm_up()
-    source = ApiSource("cam", SourceStage(source="api"), rig.device.counter, REAL)
+    source = ApiSource("cam", SourceStage(source="api"), Context(counter=rig.device.counter))
     source.read_by(rig.device)
     buffer = source.buffer((64, 48), format="nv12", batch=4)
     buffer.array[:] = np.arange(4, dtype=np.uint8)[:, None, None]

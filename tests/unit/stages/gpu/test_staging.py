@@ -12,6 +12,7 @@ from edgert.config.stages import SourceStage
 from edgert.installation import demo_images
 from edgert.memory import TYPICAL_BUFFERS, Counter
 from edgert.memory.cuda import CudaDevice, SharedLease
+from edgert.stages.context import Context
 from edgert.stages.gpu.upload import Staging, is_shared
 from edgert.stages.source.api import ApiSource
 from edgert.stages.source.kinds import source_for
@@ -88,7 +89,7 @@ def test_scenes_are_drawn_where_the_gpu_reads_and_images_made_once_are_copied_th
 
 def test_a_users_frames_are_copied_in_the_sources_thread() -> None:
     device = gpu()
-    source = ApiSource("cam", SourceStage(source="api"), Counter(), REAL)
+    source = ApiSource("cam", SourceStage(source="api"), Context())
     source.share(device)
     pixels = np.full((48, 64, 3), 9, np.uint8)
     source.submit(pixels)

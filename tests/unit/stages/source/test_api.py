@@ -10,13 +10,14 @@ from edgert.config.stages import SourceStage
 from edgert.errors import StageError
 from edgert.memory import Counter
 from edgert.runtime.frame import Frame
+from edgert.stages.context import Context
 from edgert.stages.source.api import ApiSource
 from tests.helpers.virtual_clock import VirtualClock
 
 
 def source(counter: Counter | None = None, **options: object) -> ApiSource:
     config = SourceStage.model_validate({"source": "api", **options})
-    return ApiSource("cam", config, counter or Counter(), VirtualClock(1000))
+    return ApiSource("cam", config, Context(counter=counter or Counter(), clock=VirtualClock(1000)))
 
 
 def image(value: int = 0) -> np.ndarray:

@@ -15,6 +15,7 @@ from edgert.errors import ConfigError, DeviceError
 from edgert.memory import Counter, lend
 from edgert.memory.cuda import CudaDevice
 from edgert.runtime.frame import Frame
+from edgert.stages.context import Context
 from edgert.stages.source import camera, ffmpeg, gst, live
 from edgert.stages.source.camera import camera_source, device_path
 from edgert.stages.source.decoders import DecoderChoice
@@ -81,7 +82,7 @@ def source(cameras: list[FakeCamera], monkeypatch: pytest.MonkeyPatch) -> Callab
     def make(found: list[FakeCamera], clock: RealClock | None = None, **options: object) -> LiveSource:
         cameras[:] = found
         config = SourceStage.model_validate({"source": "usb:0", **options})
-        return camera_source("cam", "/dev/video0", config, Counter(), clock or HastyClock())
+        return camera_source("cam", config, Context(clock=clock or HastyClock()))
 
     return make
 
@@ -168,11 +169,12 @@ def test_a_device_without_a_right_to_it_is_final_at_the_start_only(
 ) -> None:
     """After that it may have been plugged in just now, and udev has not yet given it to its group."""
     device = tmp_path / "video0"
+    monkeypatch.setattr(camera, "device_path", lambda source, where: str(device))
     monkeypatch.setattr("os.access", lambda path, mode: False)
     config = SourceStage.model_validate({"source": "usb:0"})
 
     def of(clock: RealClock) -> LiveSource:
-        return camera_source("cam", str(device), config, Counter(), clock)
+        return camera_source("cam", config, Context(clock=clock))
 
     class Plugging(HastyClock):
         def wait(self, event: threading.Event, seconds: float) -> bool:
@@ -215,11 +217,12 @@ def test_ffmpeg_reads_the_camera_where_it_can(monkeypatch: pytest.MonkeyPatch, t
 
     device = tmp_path / "video0"
     device.touch()
+    monkeypatch.setattr(camera, "device_path", lambda source, where: str(device))
     monkeypatch.setattr(ffmpeg, "Video", FakeVideo)
     config = SourceStage.model_validate(
         {"source": "usb:0", "size": "640x480", "fps": 30, "format": "yuyv422", "start": "fail"}
     )
-    made = camera_source("cam", str(device), config, Counter(), HastyClock())
+    made = camera_source("cam", config, Context(clock=HastyClock()))
     with pytest.raises(DeviceError, match="seen enough"):
         next(made.frames(threading.Event()))
     assert (seen["target"], seen["format"], seen["live"]) == (str(device), "v4l2", True)
@@ -266,7 +269,7 @@ def board(monkeypatch: pytest.MonkeyPatch) -> type[Decoding]:
 
 def usb(**options: object) -> LiveSource:
     config = SourceStage.model_validate({"source": "usb:0", "size": "1280x720", "fps": 30, **options})
-    return camera_source("cam", "/dev/video0", config, Counter(), HastyClock())
+    return camera_source("cam", config, Context(clock=HastyClock()))
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import pytest
 from edgert.clock import REAL
 from edgert.config.stages import SourceStage
 from edgert.errors import ConfigError, DeviceError
-from edgert.memory import Counter
+from edgert.stages.context import Context
 from edgert.stages.source import camera, gst, gst_pipelines, live
 from edgert.stages.source.kinds import is_live
 from tests.helpers.virtual_clock import VirtualClock
@@ -67,7 +67,7 @@ def test_an_option_cannot_write_another_element() -> None:
 )
 def test_what_cannot_be_asked_for_is_refused(source: str, options: dict[str, object], what: str) -> None:
     with pytest.raises(ConfigError, match=what) as caught:
-        camera.csi_source("cam", config(source=source, **options), Counter(), VirtualClock())
+        camera.csi_source("cam", config(source=source, **options), Context(clock=VirtualClock()))
     assert caught.value.fix
 
 
@@ -129,7 +129,7 @@ def test_a_lost_csi_camera_is_asked_less_and_less_often(monkeypatch: pytest.Monk
     monkeypatch.setattr(gst, "gstreamer", lambda where: (None, None))
     monkeypatch.setattr(gst, "Pipeline", Ended)
     clock, stop = Hasty(10), threading.Event()
-    source = camera.csi_source("cam", config(start="wait"), Counter(), clock)
+    source = camera.csi_source("cam", config(start="wait"), Context(clock=clock))
     reading = threading.Thread(target=lambda: list(source.frames(stop)))
     reading.start()
     assert clock.over.wait(10)
@@ -153,7 +153,7 @@ class Ended(gst.Pipeline):
 def test_the_end_of_a_cameras_stream_is_its_loss(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gst, "gstreamer", lambda where: (None, None))
     monkeypatch.setattr(gst, "Pipeline", Ended)
-    source = camera.csi_source("cam", config(reconnect=False), Counter(), VirtualClock())
+    source = camera.csi_source("cam", config(reconnect=False), Context(clock=VirtualClock()))
     assert source.live
     with pytest.raises(DeviceError, match="CSI camera 0 gives no images") as caught:
         next(iter(source.frames(threading.Event())))
@@ -166,7 +166,7 @@ def test_without_reconnect_or_gstreamer_the_first_failure_is_an_error(monkeypatc
 
     monkeypatch.setattr(gst, "gstreamer", lambda where: (None, None))
     monkeypatch.setattr(gst, "Pipeline", refuse)
-    source = camera.csi_source("cam", config(), Counter(), VirtualClock())
+    source = camera.csi_source("cam", config(), Context(clock=VirtualClock()))
     with pytest.raises(DeviceError, match="CSI camera 0") as caught:
         next(iter(source.frames(threading.Event())))
     assert "nvidia-l4t-gstreamer" in (caught.value.fix or "")

@@ -10,6 +10,7 @@ import pytest
 from edgert.config.stages import SourceStage
 from edgert.errors import DeviceError
 from edgert.memory import Counter
+from edgert.stages.context import Context
 from edgert.stages.source import gst
 from edgert.stages.source.live import redact
 from tests.helpers.virtual_clock import VirtualClock
@@ -45,7 +46,7 @@ def test_live_by_its_elements_unless_the_user_says(pipeline: str, live: bool, mo
 
     def make(**options: object) -> bool:
         config = SourceStage.model_validate({"source": f"gst:{pipeline}", **options})
-        return gst.gst_source("cam", pipeline, config, Counter(), VirtualClock()).live
+        return gst.gst_source("cam", config, Context(clock=VirtualClock()), pipeline).live
 
     assert make() is live
     assert make(realtime=True) is True

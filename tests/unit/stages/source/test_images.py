@@ -17,10 +17,10 @@ import pytest
 from edgert.config.stages import SourceStage
 from edgert.dataset.images import open_images
 from edgert.errors import StageError
-from edgert.memory import Counter
 from edgert.runtime import Result
 from edgert.runtime.frame import U8, with_planes
 from edgert.runtime.json_form import plain_result
+from edgert.stages.context import Context
 from edgert.stages.source.files import ImageFiles
 from edgert.stages.source.stills import is_image
 from tests.helpers.virtual_clock import VirtualClock
@@ -31,8 +31,8 @@ def write(path: Path, value: int, size: tuple[int, int] = (8, 6)) -> None:
 
 
 def images(pattern: Path, clock: VirtualClock | None = None, **options: object) -> ImageFiles:
-    config = SourceStage.model_validate({"source": "images:x", **options})
-    return ImageFiles("cam", pattern, config, Counter(), clock or VirtualClock())
+    config = SourceStage.model_validate({"source": f"images:{pattern}", **options})
+    return ImageFiles("cam", config, Context(clock=clock or VirtualClock()))
 
 
 def values(source: ImageFiles) -> list[int]:

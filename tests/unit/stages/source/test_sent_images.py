@@ -11,7 +11,7 @@ import pytest
 
 from edgert import limits
 from edgert.config.stages import SourceStage
-from edgert.memory import Counter
+from edgert.stages.context import Context
 from edgert.stages.source.nats_group import Group, assign_cameras, camera_name
 from edgert.stages.source.nats_source import nats_source
 from edgert.stages.source.sent_images import decode_jpeg, jpeg_size, parse_traceparent, read_images
@@ -171,7 +171,7 @@ def test_a_cameras_name(pattern: str, subject: str, name: str) -> None:
 
 def test_a_connection_that_was_made_while_the_source_ended_is_closed() -> None:
     config = SourceStage.model_validate({"source": "nats://127.0.0.1:4222/crops.*"})
-    source, connection = nats_source("cam", config, Counter(), VirtualClock()), Mock()
+    source, connection = nats_source("cam", config, Context(clock=VirtualClock())), Mock()
     source._outcomes.put(Group(connection, "crops.*", "plates"))
     source.close()
     connection.close.assert_called_once_with()

@@ -7,11 +7,11 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from edgert.clock import REAL
 from edgert.config.stages import SourceStage
 from edgert.errors import DeviceError, StageError
-from edgert.memory import Counter, Counts
+from edgert.memory import Counts
 from edgert.runtime import Frame, Result, Runner, Task, summarize
+from edgert.stages.context import Context
 from edgert.stages.source import api
 from edgert.stages.source.api import ApiSource
 from tests.helpers.stages import Does, link
@@ -33,7 +33,11 @@ class Served:
         self, capacity: int = 2, work: Callable[[Result], object] = lambda result: None, **options: object
     ) -> None:
         config = SourceStage.model_validate({"source": "api", **options})
-        self.source, self.begin, self.entered = ApiSource("cam", config, Counter(), REAL), threading.Event(), Event()
+        self.source, self.begin, self.entered = (
+            ApiSource("cam", config, Context()),
+            threading.Event(),
+            Event(),
+        )
 
         def process(result: Result) -> None:
             self.entered.set()

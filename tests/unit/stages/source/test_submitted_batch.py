@@ -6,17 +6,20 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edgert.clock import REAL
 from edgert.config.stages import SourceStage
 from edgert.errors import StageError
-from edgert.memory import Counter
 from edgert.runtime import Frame
+from edgert.stages.context import Context
 from edgert.stages.source.api import ApiSource
 from edgert.stages.source.user_memory import most_in_use
 
 
 def source_of(**options: Any) -> ApiSource:
-    return ApiSource("cam", SourceStage.model_validate({"source": "api", "queue": 16, **options}), Counter(), REAL)
+    return ApiSource(
+        "cam",
+        SourceStage.model_validate({"source": "api", "queue": 16, **options}),
+        Context(),
+    )
 
 
 def numbered(count: int, *shape: int) -> Any:

@@ -14,6 +14,7 @@ from edgert.errors import DeviceError, StageError
 from edgert.memory import TYPICAL_BUFFERS, Counter
 from edgert.memory.cuda import CudaDevice, SharedLease
 from edgert.runtime import Frame
+from edgert.stages.context import Context
 from edgert.stages.gpu.upload import is_shared
 from edgert.stages.source.api import ApiSource
 from edgert.stages.source.user_memory import Buffer, Buffers, most_in_use
@@ -33,7 +34,7 @@ class Rig:
         self.device, self.driver = CudaDevice(self.gpu, 0, Counter()), Driver(self.gpu)
         monkeypatch.setattr("edgert.memory.cuda.driver.load_driver", lambda: self.driver)
         config = SourceStage.model_validate({"source": "api", **options})
-        self.source = ApiSource("cam", config, self.device.counter, VirtualClock(1000))
+        self.source = ApiSource("cam", config, Context(counter=self.device.counter, clock=VirtualClock(1000)))
         self.source.read_by(self.device)
         self.source.share(self.device)
         self.frames = self.source.frames(threading.Event())
@@ -147,7 +148,7 @@ class TestTensors:
 
     def test_without_a_model_on_a_gpu_it_would_have_to_be_copied(self, monkeypatch: pytest.MonkeyPatch) -> None:
         tensor = Rig(monkeypatch).tensor()
-        source = ApiSource("cam", SourceStage(source="api"), Counter(), VirtualClock(0))
+        source = ApiSource("cam", SourceStage(source="api"), Context(clock=VirtualClock(0)))
         with pytest.raises(StageError, match="Tensor on a GPU cannot be submitted here") as caught:
             source.submit(tensor)
         assert "copied to the host" in caught.value.why and "tensor.cpu()" in caught.value.fix and not tensor.asked
@@ -165,7 +166,11 @@ class TestTensors:
 
 
 def plain_source(**options: object) -> ApiSource:
-    return ApiSource("cam", SourceStage.model_validate({"source": "api", **options}), Counter(), VirtualClock(1000))
+    return ApiSource(
+        "cam",
+        SourceStage.model_validate({"source": "api", **options}),
+        Context(clock=VirtualClock(1000)),
+    )
 
 
 class TestBuffers:

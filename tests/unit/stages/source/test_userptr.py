@@ -15,6 +15,7 @@ from edgert.errors import DeviceError
 from edgert.memory import Counter
 from edgert.memory.cuda import CudaDevice, StreamLease
 from edgert.runtime.frame import Color
+from edgert.stages.context import Context
 from edgert.stages.source import camera, ffmpeg, v4l2
 from edgert.stages.source.v4l2 import BUFFERS, UserPointerCamera
 from tests.helpers.cuda_double import CudaDouble
@@ -260,7 +261,7 @@ def test_an_unplugged_camera_is_lost() -> None:
 def test_which_cameras_write_where_the_gpu_reads(integrated: bool, format: str | None, why: str) -> None:
     device = CudaDevice(CudaDouble(integrated=integrated), 0, Counter())
     config = SourceStage(source="/dev/video0", format=format)
-    reason = camera.camera_source("cam", "/dev/video0", config, Counter(), VirtualClock()).on_gpu(device)
+    reason = camera.camera_source("cam", config, Context(clock=VirtualClock())).on_gpu(device)
     assert why in reason and bool(why) == bool(reason)
 
 
@@ -272,6 +273,6 @@ def test_where_the_driver_refuses_frames_go_through_the_processor(
     monkeypatch.setattr(camera, "Kernel", lambda: rig.kernel)
     monkeypatch.setattr(ffmpeg, "Video", lambda *_, **__: "through FFmpeg")
     caplog.set_level("INFO")
-    source = camera.camera_source("cam", "/dev/video0", rig.config, Counter(), rig.clock)
+    source = camera.camera_source("cam", rig.config, Context(clock=rig.clock))
     assert source.on_gpu(rig.device) == "" and source._connect(rig.device) == "through FFmpeg"  # type: ignore[comparison-overlap]
     assert caplog.messages == ["stages.cam: its frames go through the processor: VIDIOC_REQBUFS: Invalid argument"]

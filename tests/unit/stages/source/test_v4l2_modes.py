@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from edgert.board.devices import CameraDevice
-from edgert.clock import REAL
 from edgert.config.stages import SourceStage
 from edgert.errors import DeviceError
 from edgert.memory import Counter, lend
+from edgert.stages.context import Context
 from edgert.stages.source import camera, ffmpeg, gst, v4l2_modes
 from edgert.stages.source.timeline import Image
 from edgert.stages.source.v4l2_modes import RateCheck, nearest, offers, wants_mjpeg
@@ -153,7 +153,7 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> Opened:
 
 def first(**options: object) -> None:
     config = SourceStage.model_validate({"source": "usb:0", "start": "fail", "reconnect": False, **options})
-    next(camera.camera_source("cam", "/dev/video0", config, Counter(), REAL).frames(threading.Event()), None)
+    next(camera.camera_source("cam", config, Context()).frames(threading.Event()), None)
 
 
 @pytest.mark.parametrize(
