@@ -12,7 +12,6 @@ import pytest
 from edgert.clock import REAL
 from edgert.config import SinkStage, SourceStage
 from edgert.errors import StageError
-from edgert.memory import Counter
 from edgert.stages.context import Context
 from edgert.stages.sink.send.messages import Writer
 from edgert.stages.sink.send.server import Server as Address
@@ -78,7 +77,7 @@ def test_only_sources_that_wait_are_waited_for() -> None:
     files, camera = Numbers(), Numbers(live=True)
     for sources, waits in (({}, False), ({"a": files}, True), ({"a": files, "b": camera}, False)):
         assert Context(sources=sources).is_waited_for == waits
-    program = ApiSource("api", SourceStage(source="api"), Counter(), REAL)  # which waits itself
+    program = ApiSource("api", SourceStage(source="api"), Context())  # which waits itself
     assert not Context(sources={"api": program}).is_waited_for
 
 
