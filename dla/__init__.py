@@ -10,7 +10,7 @@ The package uses the standard library only, and imports nothing from edgert.
 
 from dla.limit import LIMITS, Limit, banks
 from dla.node import Answer, Form, Node, Tensor, Verdict, Window, window
-from dla.region import MAX_LOADABLES, Region, regions
+from dla.region import MAX_LOADABLES, Region, convex_groups, regions
 from dla.rule import ORIN, PRECISIONS, USUAL_RELEASE, XAVIER, Precision, Rule, Target, supported_by
 from dla.summary import Reason, Summary, summarize
 from dla.table import LAYERS, RULES, SOURCES, check, check_graph, fuses, int8_form, int8_verdicts
@@ -41,6 +41,7 @@ __all__ = [
     "banks",
     "check",
     "check_graph",
+    "convex_groups",
     "fuses",
     "int8_form",
     "int8_verdicts",

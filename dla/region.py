@@ -1,12 +1,11 @@
 """Groups the nodes that the DLA can run into few segments, each of which becomes a loadable.
 
-A segment must be convex: a path that leaves it and returns would make it wait for its own result. Nodes therefore get
-levels. No edge leads to a lower level, and an edge between a supported and an unsupported node leads to a higher level.
-Connected nodes of one level form a convex segment, since a path between them cannot leave the level. Segments joined by
-an edge are then merged if no other path connects them. All segments stay convex, and no two can be merged further.
+A segment must be convex: a path that leaves it and returns would make it wait for its own result. Segments joined by an
+edge are therefore merged only if no other path connects them. All segments stay convex, and no two can be merged
+further.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 
@@ -72,10 +71,10 @@ def regions(
             and the Softmax of an attention, which otherwise stays on the GPU in one piece.
     """
     wiring = Wiring(nodes, verdicts)
-    keys = [_batch_size(node) if verdict.answer in answers and not verdict.is_folded else None
-            for node, verdict in zip(nodes, verdicts, strict=True)]  # fmt: skip
+    keys = [_batch_size(node) if verdict.answer in answers and not verdict.is_folded else -place
+            for place, (node, verdict) in enumerate(zip(nodes, verdicts, strict=True))]  # fmt: skip
     segments = _Segments(wiring, target, frozenset(outputs), macs or {})
-    groups = _merge_groups(_level_groups(wiring, keys), wiring, keys)
+    groups = (group for group in convex_groups(wiring.before, keys) if keys[group[0]] > 0)
     found = [segments.region(part) for group in groups for part in segments.split(group)]
     placed = {place for one in found for place in one.places}
     kept = [one for one in found if stranded or not segments.is_stranded(one, placed)]
@@ -87,65 +86,73 @@ def _batch_size(node: Node) -> int:
     return max(filter(None, (batch_of(tensor.shape) for tensor in data_tensors(node))), default=1)
 
 
-def _level_groups(wiring: Wiring, keys: Sequence[int | None]) -> list[list[int]]:
-    """Return groups of connected nodes of one level, as lists of positions."""
-    levels: list[int] = []
-    groups: dict[int, list[int]] = {}
-    home: list[int] = []
-    for place, before in enumerate(wiring.before):
-        levels.append(max((levels[one] + (keys[one] != keys[place]) for one in before), default=0))
-        home.append(place)
-        groups[place] = [place]
-        if keys[place] is None:
-            continue
-        for one in before:
-            if levels[one] == levels[place] and home[one] != home[place]:
-                small, large = sorted((home[place], home[one]), key=lambda name: len(groups[name]))
-                for other in groups[small]:
-                    home[other] = large
-                groups[large] += groups.pop(small)
-    return [group for first, group in groups.items() if keys[first] is not None]
+def convex_groups(before: Sequence[Sequence[int]], keys: Sequence[object], last: object = None) -> list[list[int]]:
+    """Return connected groups of nodes with equal keys, each after those it reads, otherwise sorted by first node.
+
+    Each node in turn joins the groups of the nodes it reads, unless that makes a cycle of groups.
+
+    Args:
+        before: for each node, the nodes whose results it reads; all come before it.
+        keys: key of each node.
+        last: key of the nodes that join after all others.
+    """
+    groups = _Groups(before, keys)
+    for is_last in (False, True):
+        groups.join(place for place, key in enumerate(keys) if (key == last) == is_last)
+    return groups.in_order()
 
 
-def _merge_groups(groups: list[list[int]], wiring: Wiring, keys: Sequence[int | None]) -> list[list[int]]:
-    home = list(range(len(keys)))
-    members = {min(group): sorted(group) for group in groups}
-    for first, group in members.items():
-        for place in group:
-            home[place] = first
-    while True:
-        pairs = {(home[one], home[place]) for place, before in enumerate(wiring.before) for one in before}
-        pairs = {(a, b) for a, b in pairs if a != b and keys[a] is not None and keys[a] == keys[b]}
-        heavy_first = sorted(pairs, key=lambda pair: (-len(members[pair[0]]) - len(members[pair[1]]), pair))
-        free = next((pair for pair in heavy_first if not _has_detour(*pair, members, home, wiring)), None)
-        if free is None:
-            return list(members.values())
-        a, b = free
-        for place in members[b]:
-            home[place] = a
-        members[a] = sorted(members[a] + members.pop(b))
+class _Groups:
+    """A partition of the nodes that is merged step by step and never gets a cycle."""
 
+    def __init__(self, before: Sequence[Sequence[int]], keys: Sequence[object]) -> None:
+        self._before, self._keys = before, keys
+        self._group = list(range(len(before)))
+        self._members = {place: [place] for place in self._group}
+        self._outside = {place: set(before[place]) for place in self._group}  # nodes of other groups that it reads
 
-def _has_detour(a: int, b: int, members: Mapping[int, list[int]], home: Sequence[int], wiring: Wiring) -> bool:
-    last = members[b][-1]
-    waiting = [place for one in members[a] for place in wiring.after[one] if home[place] not in (a, b)]
-    seen: set[int] = set()
-    while waiting:
-        place = waiting.pop()
-        group = home[place]
-        if group in seen:
-            continue
-        seen.add(group)
-        inside = members.get(group, [group])
-        if inside[0] > last:
-            continue
-        for one in inside:
-            for reader in wiring.after[one]:
-                if home[reader] == b:
-                    return True
-                if home[reader] != a:
-                    waiting.append(reader)
-    return False
+    def join(self, places: Iterable[int]) -> None:
+        """Merge the groups of these nodes with those of the nodes they read."""
+        for place in places:
+            for read in self._before[place]:
+                one, other = self._group[read], self._group[place]
+                same = self._keys[read] == self._keys[place]
+                if one != other and same and not (self._has_detour(one, other) or self._has_detour(other, one)):
+                    self._merge(*sorted((one, other), key=lambda group: len(self._members[group])))
+
+    def in_order(self) -> list[list[int]]:
+        """Return the groups, each after those it reads, otherwise sorted by first node."""
+        done: dict[int, None] = {}
+        for group in sorted(self._members, key=lambda group: min(self._members[group])):
+            stack = [group]
+            while stack:
+                missing = [] if stack[-1] in done else sorted(self._reads(stack[-1]) - done.keys())
+                if missing:
+                    stack += missing
+                else:
+                    done.setdefault(stack.pop())
+        return [sorted(self._members[group]) for group in done]
+
+    def _reads(self, group: int) -> set[int]:
+        return {self._group[read] for read in self._outside[group]}
+
+    def _has_detour(self, start: int, end: int) -> bool:
+        waiting = list(self._reads(end) - {start})
+        seen = set(waiting)
+        while waiting:
+            fresh = self._reads(waiting.pop()) - seen
+            if start in fresh:
+                return True
+            seen |= fresh
+            waiting += fresh
+        return False
+
+    def _merge(self, small: int, large: int) -> None:
+        for place in self._members[small]:
+            self._group[place] = large
+        self._members[large] += self._members.pop(small)
+        reads = self._outside[large] | self._outside.pop(small)
+        self._outside[large] = {read for read in reads if self._group[read] != large}
 
 
 @dataclass(frozen=True)

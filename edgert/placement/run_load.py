@@ -4,6 +4,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from dla import convex_groups
 from edgert.errors import PlacementError
 from edgert.placement.problem import Assignment, Cost, Edge, Network, Transition
 
@@ -38,66 +39,10 @@ def neighbors(network: Network) -> tuple[list[list[int]], list[list[int]]]:
 def segments(network: Network, assignment: Assignment) -> tuple[Segment, ...]:
     """Return the segments, each after those whose results it reads.
 
-    Each unit in turn joins the segments of the units it reads, unless that makes a cycle of segments. Units on the home
-    accelerator join last, because additional segments cost least there.
+    Units on the home accelerator join last, because additional segments cost least there.
     """
-    pieces = _Pieces(neighbors(network)[0], assignment)
-    for home in (False, True):
-        pieces.join(unit for unit, name in enumerate(assignment) if (name == network.home) == home)
-    return tuple(Segment(assignment[units[0]], tuple(units)) for units in pieces.in_order())
-
-
-class _Pieces:
-    """A partition of the units that is merged step by step and never gets a cycle."""
-
-    def __init__(self, before: list[list[int]], assignment: Assignment) -> None:
-        self._before, self._assignment = before, assignment
-        self._piece = list(range(len(before)))
-        self._units = {unit: [unit] for unit in self._piece}
-        self._outside = {unit: set(before[unit]) for unit in self._piece}  # units of other pieces that the piece reads
-
-    def join(self, units: Iterable[int]) -> None:
-        """Merge the pieces of these units with those of the units they read."""
-        for unit in units:
-            for read in self._before[unit]:
-                one, other = self._piece[read], self._piece[unit]
-                same = self._assignment[read] == self._assignment[unit]
-                if one != other and same and not (self._detour(one, other) or self._detour(other, one)):
-                    self._merge(*sorted((one, other), key=lambda piece: len(self._units[piece])))
-
-    def in_order(self) -> list[list[int]]:
-        """Return the pieces, each after those it reads, otherwise sorted by first unit."""
-        done: dict[int, None] = {}
-        for piece in sorted(self._units, key=lambda piece: min(self._units[piece])):
-            stack = [piece]
-            while stack:
-                missing = [] if stack[-1] in done else sorted(self._reads(stack[-1]) - done.keys())
-                if missing:
-                    stack += missing
-                else:
-                    done.setdefault(stack.pop())
-        return [sorted(self._units[piece]) for piece in done]
-
-    def _reads(self, piece: int) -> set[int]:
-        return {self._piece[read] for read in self._outside[piece]}
-
-    def _detour(self, start: int, end: int) -> bool:
-        waiting = list(self._reads(end) - {start})
-        seen = set(waiting)
-        while waiting:
-            fresh = self._reads(waiting.pop()) - seen
-            if start in fresh:
-                return True
-            seen |= fresh
-            waiting += fresh
-        return False
-
-    def _merge(self, small: int, large: int) -> None:
-        for unit in self._units[small]:
-            self._piece[unit] = large
-        self._units[large] += self._units.pop(small)
-        reads = self._outside[large] | self._outside.pop(small)
-        self._outside[large] = {read for read in reads if self._piece[read] != large}
+    groups = convex_groups(neighbors(network)[0], assignment, network.home)
+    return tuple(Segment(assignment[units[0]], tuple(units)) for units in groups)
 
 
 # Load of one run.
