@@ -126,7 +126,7 @@ class _Groups:
         for group in sorted(self._members, key=lambda group: min(self._members[group])):
             stack = [group]
             while stack:
-                missing = [] if stack[-1] in done else sorted(self._reads(stack[-1]) - done.keys())
+                missing = sorted(one for one in self._reads(stack[-1]) if one not in done)
                 if missing:
                     stack += missing
                 else:
