@@ -30,6 +30,9 @@ F32 = npt.NDArray[np.float32]
 I32 = npt.NDArray[np.int32]
 I64 = npt.NDArray[np.int64]
 
+_SHOWN = 5
+"""Maximum number of objects in the text of :class:`Detections`."""
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Detections:
@@ -64,6 +67,11 @@ class Detections:
     names: tuple[str, ...] = ()
     predicted: bool = False
     positions: F32 | None = None
+
+    def __repr__(self) -> str:
+        """Return the number of objects and the first of them, instead of whole arrays and all labels."""
+        shown = "".join(f"; {one}" for one in self[:_SHOWN]) + "; …" * (len(self) > _SHOWN)
+        return f"{type(self).__name__}({len(self)}{shown})"
 
     def __len__(self) -> int:
         return len(self.scores)
@@ -133,6 +141,11 @@ class Detection:
     points: F32 | None = None
     position: F32 | None = None
 
+    def __str__(self) -> str:
+        """Return one line, such as ``#7 car 0.70 [199 201 240 231]``."""
+        number = "" if self.id is None else f"#{self.id} "
+        return f"{number}{self.label or self.class_index} {self.score:.2f} {np.rint(self.box).astype(int)}"
+
 
 def label_of(labels: Sequence[str], number: int) -> str:
     """Return the label of a class, or its number as text."""
@@ -175,6 +188,11 @@ class Classification:
     scores: F32
     classes: I32
     labels: tuple[str, ...] = ()
+
+    def __repr__(self) -> str:
+        """Return the classes and their scores, instead of whole arrays and all labels."""
+        pairs = zip(self.classes.tolist(), self.scores.tolist(), strict=True)
+        return f"Classification({'; '.join(f'{label_of(self.labels, one)} {score:.2f}' for one, score in pairs)})"
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -71,3 +71,13 @@ def test_merging_keeps_what_either_knows() -> None:
     assert one.outputs == {"a": 1, "b": 2, "c": 3}
     assert one.image is image and merge_results(painted, first).image is image
     assert one.timestamp_ns == 9
+
+
+def test_records_are_printed_in_a_line() -> None:
+    found = detections((0, 0, 1, 1), (9.6, 20, 30, 40), ids=(7, 8))
+    label = found.labels[found.classes[1]]
+    assert str(found[1]) == f"#8 {label} {found.scores[1]:.2f} [10 20 30 40]"
+    assert repr(found) == f"Detections(2; {found[0]}; {found[1]})"
+    assert repr(found[[]]) == "Detections(0)" and repr(found[[0] * 6]).endswith(f"{found[0]}; …)")
+    best = Classification(np.array([0.75, 0.2], np.float32), np.array([1, 9], np.int32), ("cat", "dog"))
+    assert repr(best) == "Classification(dog 0.75; 9 0.20)"
