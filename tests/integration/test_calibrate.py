@@ -51,9 +51,8 @@ def saved(table: RangeTable, folder: Path) -> bytes:
     return (folder / "ranges.json").read_bytes()
 
 
-def every(feed: Noise, size: int) -> Any:
-    for start in range(0, len(feed), size):
-        yield np.concatenate([feed.feeds(n)[feed.input] for n in range(start, min(start + size, len(feed)))])
+def stream(feed: Noise) -> Any:
+    return (feed.feeds(number) for number in range(len(feed)))
 
 
 def shuffled(feed: Noise) -> Order:
@@ -101,16 +100,15 @@ def test_slices_do_not_change_a_bit_of_a_real_model(monkeypatch: pytest.MonkeyPa
 # What the result does not depend on
 
 
-def test_ranges_do_not_depend_on_batches_order_threads_or_processes(tmp_path: Path) -> None:
+def test_ranges_do_not_depend_on_order_threads_or_processes(tmp_path: Path) -> None:
     model, feed = small(), Noise(21)
     runs: dict[str, Callable[[], RangeTable]] = {
         "one thread": lambda: calibrate(model, feed, early_stop=False, threads=1),
         "three threads": lambda: calibrate(model, feed, early_stop=False, threads=3),
         "shuffled": lambda: calibrate(model, shuffled(feed), early_stop=False),
-        "batch 1": lambda: calibrate(model, every(feed, 1), early_stop=False),
-        "batch 8": lambda: calibrate(model, every(feed, 8), early_stop=False),
+        "a stream": lambda: calibrate(model, stream(feed), early_stop=False),
         "3 processes": lambda: calibrate(model, feed, early_stop=False, workers=3),
-        "batch 8, 3 processes": lambda: calibrate(model, every(feed, 8), early_stop=False, workers=3),
+        "a stream, 3 processes": lambda: calibrate(model, stream(feed), early_stop=False, workers=3),
     }
     found = {name: saved(run(), tmp_path) for name, run in runs.items()}
     assert {name for name, text in found.items() if text != found["one thread"]} == set()
@@ -120,7 +118,7 @@ def test_nor_do_those_of_a_real_model(tmp_path: Path) -> None:
     model = prepare(load(data("models", "mobilenet_v1_025_224.onnx")))
     feed = Noise(12, (1, 3, 224, 224), "input")
     first = saved(calibrate(model, feed, early_stop=False, threads=1), tmp_path)
-    assert saved(calibrate(model, every(feed, 8), early_stop=False, threads=2), tmp_path) == first
+    assert saved(calibrate(model, stream(feed), early_stop=False, threads=2), tmp_path) == first
     assert saved(calibrate(model, shuffled(feed), early_stop=False, workers=3), tmp_path) == first
 
 
@@ -133,7 +131,7 @@ def test_early_stop_does_not_depend_on_them_either(tmp_path: Path) -> None:
     assert first.available == 300
     assert any(f"settled after {first.images} images" in line for line in first.warnings)
     assert saved(calibrate(model, feed, **rule, threads=3), tmp_path) == saved(first, tmp_path)
-    streamed = calibrate(model, every(feed, 5), **rule)
+    streamed = calibrate(model, stream(feed), **rule)
     assert streamed.histograms == first.histograms
     assert streamed.available is None
 
@@ -209,7 +207,7 @@ def test_state_of_other_images_is_started_over(tmp_path: Path, caplog: pytest.Lo
 
 def test_what_is_streamed_has_no_state(tmp_path: Path) -> None:
     with pytest.raises(CalibrationError, match="cannot be resumed"):
-        calibrate(small(), every(Noise(40), 1), state=tmp_path / "state")
+        calibrate(small(), stream(Noise(40)), state=tmp_path / "state")
 
 
 # What is refused, and what is worth a warning
@@ -217,7 +215,7 @@ def test_what_is_streamed_has_no_state(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("count", [0, 1, 7])
 def test_too_few_images_are_refused(count: int) -> None:
-    for feed in (Noise(count), every(Noise(count), 1)):
+    for feed in (Noise(count), stream(Noise(count))):
         with pytest.raises(CalibrationError, match="no images" if not count else f"{count} images? .* too few"):
             calibrate(small(), feed)
 

@@ -1,34 +1,44 @@
-"""Measurement of ranges: images run through the float model, and the values of every tensor are counted."""
+"""Measurement of ranges: images run through the float model, and the values of every tensor are counted.
+
+Threads, processes of this machine or workers of a Dask cluster count small shards of the images.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import logging
+import multiprocessing
+import signal
 import threading
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
 from contextlib import closing
+from ctypes import c_bool
 from dataclasses import dataclass, field
-from itertools import islice
+from itertools import islice, takewhile
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
+from edgert import cluster
 from edgert.board.host import core_count
 from edgert.errors import CalibrationError
-from edgert.graph import Model, inputs
-from edgert.quantization.calibration import workers as parallel
+from edgert.graph import Model
 from edgert.quantization.calibration.ranges import RangeTable, read_state, write_state
 from edgert.quantization.calibration.threshold import check_method, threshold
 from edgert.quantization.calibration.value_histogram import Histogram
-from edgert.quantization.calibration.walk import Observer, assemble
+from edgert.quantization.calibration.walk import Feeds, Image, Observer, assemble
 from edgert.reporter import Bar
 
 log = logging.getLogger("edgert.quantize")
 
 Histograms = Mapping[str, Histogram]
 
+SHARD = 4
+"""Number of images of a shard, which costs one set of histograms; a divisor of :data:`CHECKPOINT`."""
 MIN_IMAGES = 8
 """Smallest number of images that is accepted."""
 FEW_IMAGES = 32
@@ -44,6 +54,215 @@ _MAX_THREADS = 8  # of one process by default; each holds the tensors of one sli
 _SAVE_S = 10.0  # between two writes of a state file, which take a fraction of a second
 
 
+@runtime_checkable
+class Feed(Protocol):
+    """Preprocessed images by number.
+
+    Called from several threads at once, and from other processes, which get a pickled copy. The same number must always
+    give the same arrays.
+    """
+
+    def __len__(self) -> int:
+        """Return the number of images."""
+
+    def name(self, index: int) -> str:
+        """Return the name of an image for messages: its file, or the video and the frame."""
+
+    def feeds(self, index: int) -> Feeds:
+        """Return the inputs of one image by name, in the model's shapes and types, owned by the caller."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Shard:
+    """Consecutive images, from number ``start`` to the one before ``end``. Without arrays, a feed has them."""
+
+    start: int
+    end: int
+    arrays: Sequence[Feeds] = ()
+
+    def images(self, feed: Feed | None) -> Iterator[Image]:
+        """Yield the name and inputs of each image, loaded when it is requested."""
+        for number in range(self.start, self.end):
+            loaded = self.arrays[number - self.start] if feed is None else feed.feeds(number)
+            yield image_name(number, feed), loaded
+
+
+def image_name(number: int, feed: Feed | None) -> str:
+    """Return the name of an image for messages; an image of a stream has its number."""
+    return f"image {number}" if feed is None else feed.name(number)
+
+
+def from_feed(feed: Feed, start: int = 0) -> Iterator[Shard]:
+    """Yield the images of a feed from number ``start`` on."""
+    return (Shard(first, min(first + SHARD, len(feed))) for first in range(start, len(feed), SHARD))
+
+
+def from_stream(stream: Iterable[Feeds]) -> Iterator[Shard]:
+    """Yield the images of a stream, which is read one shard ahead."""
+    images, start = iter(stream), 0
+    while arrays := tuple(islice(images, SHARD)):
+        yield Shard(start, start + len(arrays), arrays)
+        start += len(arrays)
+
+
+# A pool of workers takes ``width`` shards at once by ``submit``, which does not block. ``take`` returns the counts of the
+# shard that was submitted first, or None when they take longer than the timeout; it raises EdgertError when counting or
+# the workers failed. ``close`` cancels shards that have not begun, and waits for the images being counted.
+
+Counted = dict[str, Histogram]
+
+_AHEAD = 2  # shards per worker: one being counted and one waiting, so that no worker idles
+_DEATHS = 3
+"""Number of dead workers after which a shard is an error; fewer can be killed by chance, for want of memory."""
+
+
+class Threads:
+    """Pool of threads that share one observer."""
+
+    def __init__(self, observer: Observer, feed: Feed | None, threads: int) -> None:
+        self.width = _AHEAD * threads
+        self._observer, self._feed = observer, feed
+        self._pool = ThreadPoolExecutor(threads, thread_name_prefix="calibrate")
+        self._running: dict[int, Future[Counted]] = {}
+        self._closed = threading.Event()
+
+    def submit(self, shard: Shard) -> None:
+        images = takewhile(lambda _: not self._closed.is_set(), shard.images(self._feed))
+        self._running[shard.start] = self._pool.submit(self._observer.count, images)
+
+    def take(self, shard: Shard, timeout_s: float) -> Counted | None:
+        if not wait([self._running[shard.start]], timeout_s).done:
+            return None
+        return self._running.pop(shard.start).result()
+
+    def close(self) -> None:
+        self._closed.set()
+        self._pool.shutdown(wait=True, cancel_futures=True)
+
+
+class Processes:
+    """Pool of new processes, each with its own observer.
+
+    When a process dies, so do all others, and their shards are lost. Each lost shard is counted again when it is the
+    first to take. Hardly anything else runs then, which finds a shard that kills its worker. Counts stay exact, since a
+    shard is added all at once.
+    """
+
+    def __init__(self, observer: Observer, feed: Feed | None, workers: int) -> None:
+        self.width = _AHEAD * workers
+        self._workers, self._feed = workers, feed
+        self._context = multiprocessing.get_context("spawn")  # a fork would copy the locks of other threads
+        self._closed = self._context.RawValue(c_bool, False)  # no lock, which a killed worker could hold
+        self._work: _Work = observer, feed, self._closed
+        self._pool = self._new_pool()
+        self._running: dict[int, Future[Counted]] = {}
+        self._deaths = 0  # times that the first shard was lost
+
+    def submit(self, shard: Shard) -> None:
+        try:
+            future = self._pool.submit(_count, shard)
+        except BrokenProcessPool:
+            self._pool = self._new_pool()
+            future = self._pool.submit(_count, shard)
+        self._running[shard.start] = future
+
+    def take(self, shard: Shard, timeout_s: float) -> Counted | None:
+        future = self._running[shard.start]
+        if not wait([future], timeout_s).done:
+            return None
+        try:
+            counted = future.result()
+        except BrokenProcessPool as error:
+            self._deaths += 1
+            if self._deaths == _DEATHS:
+                raise _deadly_shard_error(shard, self._feed, f"{_DEATHS} worker processes died over them") from error
+            self.submit(shard)
+            return None
+        self._deaths = 0
+        del self._running[shard.start]
+        return counted
+
+    def close(self) -> None:
+        self._closed.value = True
+        self._pool.shutdown(wait=True, cancel_futures=True)
+
+    def _new_pool(self) -> ProcessPoolExecutor:
+        return ProcessPoolExecutor(
+            self._workers, mp_context=self._context, initializer=_init_worker, initargs=(self._work,)
+        )
+
+
+def _deadly_shard_error(shard: Shard, feed: Feed | None, why: str) -> CalibrationError:
+    """Return the error for images that kill every worker."""
+    names = ", ".join(repr(image_name(number, feed)) for number in range(shard.start, shard.end))
+    return CalibrationError(
+        f"counting {names} fails repeatedly",
+        why=why,
+        fix="free some memory or use fewer workers; leave these images out if they are damaged; "
+        'in a script, call it below  if __name__ == "__main__":',
+    )
+
+
+_Work = tuple[Observer, Feed | None, c_bool]
+_work: _Work | None = None  # of a worker process
+
+
+def _init_worker(work: _Work) -> None:
+    global _work
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the process group, and the parent ends its workers
+    _work = work
+
+
+def _count(shard: Shard) -> Counted:
+    assert _work is not None  # the initializer ran before
+    observer, feed, closed = _work
+    return observer.count(takewhile(lambda _: not closed.value, shard.images(feed)))
+
+
+class DaskWorkers:
+    """Pool of a Dask cluster's worker threads, which goes on when the pool is closed.
+
+    Ranges are equal to the last bit only on processors with the same instructions. Raises DeviceError: the cluster
+    cannot be reached or used.
+    """
+
+    def __init__(self, observer: Observer, feed: Feed | None, address: str) -> None:
+        self._cluster, self._feed = cluster.Cluster(address), feed
+        self.width = _AHEAD * self._cluster.threads
+        self._work = self._cluster.submit(_worker_data, observer, feed)
+        self._running: dict[int, Any] = {}
+
+    def submit(self, shard: Shard) -> None:
+        self._running[shard.start] = self._cluster.submit(_count_on_cluster, self._work, shard)
+
+    def take(self, shard: Shard, timeout_s: float) -> Counted | None:
+        future = self._running[shard.start]
+        if not self._cluster.ended([future], timeout_s):
+            return None
+        try:
+            counted: Counted = self._cluster.result(future)
+        except cluster.LostWorkersError as error:
+            raise _deadly_shard_error(shard, self._feed, error.why) from error
+        del self._running[shard.start]
+        return counted
+
+    def close(self) -> None:
+        self._cluster.cancel([self._work, *self._running.values()])
+        self._cluster.close()
+
+
+def _worker_data(observer: Observer, feed: Feed | None) -> tuple[Observer, Feed | None]:
+    return observer, feed
+
+
+def _count_on_cluster(work: tuple[Observer, Feed | None], shard: Shard) -> Counted:
+    observer, feed = work
+    return observer.count(shard.images(feed))
+
+
+Pool = Threads | Processes | DaskWorkers
+
+
 @dataclass(frozen=True, slots=True)
 class Tally:
     """Counts so far, replaced in one assignment so that an interrupt always leaves a consistent state.
@@ -57,7 +276,7 @@ class Tally:
     settled: bool = False
 
 
-def fingerprint(model: str, counted: Sequence[str], feed: parallel.Feed, settings: Mapping[str, object]) -> str:
+def fingerprint(model: str, counted: Sequence[str], feed: Feed, settings: Mapping[str, object]) -> str:
     """Return a digest of all that counts depend on: digest of the model, counted tensors, images and settings.
 
     Of the images it includes all names, and the arrays of the first, the middle and the last, which change with the
@@ -145,7 +364,7 @@ class Settling:
 
 def calibrate(
     model: Model,
-    feed: parallel.Feed | parallel.Batches,
+    feed: Feed | Iterable[Feeds],
     *,
     method: str = "mse",
     tensors: Iterable[str] | None = None,
@@ -160,12 +379,12 @@ def calibrate(
     """Run the model over images and return the ranges of its tensors. Blocks until done.
 
     Counts are integers, and every image runs alone on one thread. So the result depends only on the model, the images
-    and the machine's instructions, not on batches, ``workers``, ``threads``, ``dask`` or, without early stop, the order
+    and the machine's instructions, not on ``workers``, ``threads``, ``dask`` or, without early stop, the order
     of images. Memory does not grow with the number of images.
 
     Args:
         model: prepared model (:func:`~edgert.quantization.calibrated.prepare`).
-        feed: images by number, or preprocessed arrays one after another, which are not kept.
+        feed: images by number, or the inputs of one image after another, which are not kept.
         method: method by which thresholds are chosen, one of
             :data:`~edgert.quantization.calibration.threshold.METHODS`; it can be changed in the table later.
         tensors: tensors to measure; None for all that need a range.
@@ -190,7 +409,7 @@ def calibrate(
     """
     check_method(method)
     observer = Observer(model, tensors)
-    images = feed if isinstance(feed, parallel.Feed) else None
+    images = feed if isinstance(feed, Feed) else None
     key = _key(observer, images, state, {"method": method, "early_stop": early_stop})
     run = _Calibration(
         journal=Journal(state, key),
@@ -199,11 +418,11 @@ def calibrate(
         total=None if images is None else len(images),
         stop=stop or threading.Event(),
     )
-    if isinstance(feed, parallel.Feed):
+    if isinstance(feed, Feed):
         _check_image_count(len(feed))
-        shards = parallel.from_feed(feed, run.journal.tally.done)
+        shards = from_feed(feed, run.journal.tally.done)
     else:
-        shards = parallel.from_batches(feed, inputs(model))
+        shards = from_stream(feed)
     with run.journal, closing(_pool(observer, images, workers, threads, dask)) as pool:
         run.collect(pool, shards)
     _check_image_count(run.journal.tally.done)
@@ -218,15 +437,13 @@ def calibrate(
     return table.with_warnings(*_table_warnings(table, tally.settled))
 
 
-def _pool(
-    observer: Observer, images: parallel.Feed | None, workers: int, threads: int | None, dask: str
-) -> parallel.Pool:
+def _pool(observer: Observer, images: Feed | None, workers: int, threads: int | None, dask: str) -> Pool:
     """Return the pool that counts: workers of a cluster, processes, or threads of this process."""
     if dask:
-        return parallel.Cluster(observer, images, dask)
+        return DaskWorkers(observer, images, dask)
     if workers > 1:
-        return parallel.Processes(observer, images, workers)
-    return parallel.Threads(observer, images, threads or min(core_count(), _MAX_THREADS))
+        return Processes(observer, images, workers)
+    return Threads(observer, images, threads or min(core_count(), _MAX_THREADS))
 
 
 @dataclass
@@ -239,9 +456,9 @@ class _Calibration:
     total: int | None
     stop: threading.Event
 
-    def collect(self, pool: parallel.Pool, shards: Iterator[parallel.Shard]) -> None:
+    def collect(self, pool: Pool, shards: Iterator[Shard]) -> None:
         """Count until all images are done or the ranges have settled."""
-        waiting: deque[parallel.Shard] = deque()
+        waiting: deque[Shard] = deque()
         while not self.journal.tally.settled:
             for shard in islice(shards, pool.width - len(waiting)):
                 pool.submit(shard)
@@ -258,7 +475,7 @@ class _Calibration:
                     fix="repeat the same call: with a state file it continues from there",
                 )
 
-    def _add_counted(self, shard: parallel.Shard, counted: Histograms) -> None:
+    def _add_counted(self, shard: Shard, counted: Histograms) -> None:
         tally = self.journal.tally
         known = tally.counts
         counts = {name: Histogram.merged([known[name], one]) if name in known else one for name, one in counted.items()}
@@ -271,7 +488,7 @@ class _Calibration:
             self.bar("calibrating", shard.end, self.total or shard.end)
 
 
-def _key(observer: Observer, feed: parallel.Feed | None, state: Path | None, settings: Mapping[str, object]) -> str:
+def _key(observer: Observer, feed: Feed | None, state: Path | None, settings: Mapping[str, object]) -> str:
     """Return the key of the state file; empty without one."""
     if state is None:
         return ""
