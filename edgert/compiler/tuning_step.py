@@ -23,7 +23,7 @@ from edgert.steps import Product, Report, Runner, Step, code_version, digest_of,
 from edgert.tuner import candidates, memory_use
 from edgert.tuner.candidates import ORT, SearchSpace, Tactic, backends_of, combinations, forms_of, powers
 from edgert.tuner.rounds import RoundSetup
-from edgert.tuner.tactic_search import Bounds, Search
+from edgert.tuner.tactic_search import Search
 from edgert.tuner.trials import Journal, identity, tuned_of
 
 # Settings that a search may change: those that the pipeline file leaves open and this machine supports.
@@ -183,8 +183,8 @@ def tune_step(file: PipelineFile, ready: Mapping[str, ModelForms], name: str) ->
             def measure(tactic: Tactic) -> Any:
                 return memory_use.footprint(tactic, folder / f"{tactic.form}.onnx", config)
 
-            bounds = _bounds(file, ready, name, live)
-            search = Search(space, setup, bounds, measure, journal, free_bytes(), report.note)
+            memory_bytes, latency_ms = _limits(file, ready, name, live)
+            search = Search(space, setup, measure, journal, free_bytes(), report.note, memory_bytes, latency_ms)
             found = search.run(live, machine)
         return {TUNE: to_json(found.to_json())}
 
@@ -228,12 +228,14 @@ def _output_check(known: Mapping[str, Mapping[str, Array]]) -> Callable[[str, Ma
     return wrong
 
 
-def _bounds(file: PipelineFile, ready: Mapping[str, ModelForms], name: str, live: bool) -> Bounds:
-    """Return the budgets that remain for one model; other models are counted with their default engines."""
+def _limits(
+    file: PipelineFile, ready: Mapping[str, ModelForms], name: str, live: bool
+) -> tuple[int | None, float | None]:
+    """Return the bytes and ms that the budgets leave for one model; others are counted with their default engines."""
     budgets = file.config.budgets
     latency_ms = None if budgets.latency is None else budgets.latency * 1e3
     if budgets.memory is None:
-        return Bounds(None, latency_ms)
+        return None, latency_ms
     room = budgets.memory
     for other, one in ready.items():
         if not stages_running(file.config, other):
@@ -242,4 +244,4 @@ def _bounds(file: PipelineFile, ready: Mapping[str, ModelForms], name: str, live
         with as_files({MODEL: one.forms[tactic.form].files[MODEL]}) as folder:
             found = memory_use.footprint(tactic, Path(folder) / MODEL, file.config.models[other])
         room -= found.base_bytes if other == name else found.engine_bytes
-    return Bounds(room, latency_ms)
+    return room, latency_ms

@@ -111,13 +111,9 @@ def with_tactic(config: ModelConfig, tactic: Tactic) -> ModelConfig:
 
 
 def overrides(name: str, tactic: Tactic, onnx: str, batching: Collection[str] = ()) -> list[str]:
-    """Return a tactic as arguments of ``--set``.
+    """Return a tactic of the model called ``name`` as arguments of ``--set``.
 
-    Args:
-        name: name of the model.
-        tactic: tactic to apply.
-        onnx: file with the tactic's form of the model.
-        batching: names of stages that run the model in batches.
+    ``onnx`` is a file with the tactic's form of the model. ``batching`` are the stages that run it in batches.
     """
     keys = {**tactic.keys, "onnx": onnx}
     found = [f"models.{name}.{key}={json.dumps(value)}" for key, value in keys.items()]

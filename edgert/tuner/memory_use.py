@@ -33,13 +33,8 @@ class Footprint:
 def footprint(tactic: Tactic, onnx: Path, config: ModelConfig) -> Footprint:
     """Compile and run a tactic in a child process, and return its memory.
 
-    Args:
-        tactic: tactic to measure.
-        onnx: file with the tactic's form of the model.
-        config: section of the model.
-
-    Raises:
-        BuildError: the backend refuses the model, is not installed, or crashed.
+    ``onnx`` is a file with the tactic's form of the model. Raises BuildError: the backend refuses the model, is not
+    installed, or crashed.
     """
     section = config.model_dump(mode="json", include={"task", "input", "profiles"}, by_alias=True)
     if config.input.size is not None:  # in the form of a pipeline file

@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
+from itertools import count
 
 import numpy as np
 
@@ -34,25 +35,17 @@ log = logging.getLogger("edgert.tune")
 def single_run(session: Session, batch: int) -> Run:
     """Return a blocking function that runs a session once as a pipeline does, from host memory to host memory.
 
-    On a GPU it is a CUDA graph where one can be captured.
-
-    Args:
-        session: session to run.
-        batch: number of frames where the batch is dynamic.
+    On a GPU it is a CUDA graph where one can be captured. ``batch`` is the number of frames where it is dynamic.
     """
-    if isinstance(session, GpuSession) and session.recordable:
-        return _recorded(session, batch)
-    return partial(session.run, batch)
-
-
-def _recorded(session: GpuSession, rows: int) -> Run:
-    session.run(rows)  # the first run may allocate, which a CUDA graph cannot record
+    run = partial(session.run, batch)
+    if not isinstance(session, GpuSession) or not session.recordable:
+        return run
+    run()  # the first run may allocate, which a CUDA graph cannot record
     try:
-        graph = session.device.capture(session.stream, partial(session.enqueue, rows))
+        return partial(_replay, session, session.device.capture(session.stream, partial(session.enqueue, batch)))
     except (BuildError, DeviceError) as error:
         log.info("no CUDA graph: %s (%s)", error.what, error.why)
-        return partial(session.run, rows)
-    return partial(_replay, session, graph)
+        return run
 
 
 def _replay(session: GpuSession, graph: Graph) -> None:
@@ -67,14 +60,8 @@ def _replay(session: GpuSession, graph: Graph) -> None:
 class Candidate:
     """Compiled engine of a tactic with a session for each replica, as in a pipeline; a context manager.
 
-    Args:
-        tactic: settings to run with.
-        model: model in the tactic's form.
-        config: section of the model.
-        feed: input → array for all runs.
-
-    Raises:
-        EdgertError: the backend is not installed, or refuses the model.
+    The model has the tactic's form. ``feed`` has the array for each input, for all runs. Raises EdgertError: the
+    backend is not installed, or refuses the model.
     """
 
     def __init__(self, tactic: Tactic, model: Model, config: ModelConfig, feed: Mapping[str, Array]) -> None:
@@ -155,7 +142,6 @@ class RoundSetup:
     """Setup for comparisons of a model's tactics.
 
     Attributes:
-        config: section of the model.
         models: form → model.
         feed: input → array for all runs.
         wrong: (form, outputs) → why the outputs are not accurate enough; empty if they are.
@@ -194,15 +180,8 @@ class Round:
 def run_round(setup: RoundSetup, tactics: Sequence[Tactic], most: int, give_up_ratio: float = GIVE_UP_RATIO) -> Round:
     """Run tactics interleaved until the fastest is certain, at most ``most`` runs or :data:`ROUND_S`.
 
-    Args:
-        setup: model, feed and checks.
-        tactics: tactics; the first one is the reference.
-        most: maximum number of runs.
-        give_up_ratio: ratio to the first tactic's time above which a tactic is left out after two runs.
-
-    Raises:
-        EdgertError: the first tactic cannot run.
-        Stopped: a stop was requested.
+    The first tactic is the reference. One that takes ``give_up_ratio`` times as long is left out after two runs. Raises
+    EdgertError: the first tactic cannot run. Raises Stopped: a stop was requested.
     """
     refused: dict[Tactic, str] = {}
     with ExitStack() as stack:
@@ -212,7 +191,13 @@ def run_round(setup: RoundSetup, tactics: Sequence[Tactic], most: int, give_up_r
         ratios = {ready[0]: 1.0, **{one: _best_ms(one, frames) / first_ms for one in ready[1:]}}
         refused |= {one.tactic: f"given up: {by:.1f} × the time" for one, by in ratios.items() if by > give_up_ratio}
         left = [one for one, by in ratios.items() if by <= give_up_ratio]
-        run_all = _interleaved_run(setup, left, frames)
+        done = count(1)
+
+        def run_all() -> Sequence[float]:
+            _check_stop(setup)
+            setup.on_run(next(done))
+            return [one.frame_ms(frames) for one in left]
+
         most = run_count(most, frames * first_ms * sum(ratios[one] for one in left))
         taken = race(run_all, most) if most > ROUNDS else list(zip(*[run_all() for _ in range(most)], strict=True))
     return Round({one.tactic: list(times) for one, times in zip(left, taken, strict=True)}, refused)
@@ -255,19 +240,6 @@ def _open_candidate(setup: RoundSetup, tactic: Tactic) -> Candidate:
             raise BuildError(f"{tactic} is not accurate enough", why=why, where=str(setup.config.onnx))
         opened.pop_all()
     return one
-
-
-def _interleaved_run(setup: RoundSetup, ready: Sequence[Candidate], frames: int) -> Callable[[], Sequence[float]]:
-    done = 0
-
-    def run_all() -> Sequence[float]:
-        nonlocal done
-        _check_stop(setup)
-        done += 1
-        setup.on_run(done)
-        return [one.frame_ms(frames) for one in ready]
-
-    return run_all
 
 
 def _check_stop(setup: RoundSetup) -> None:

@@ -30,57 +30,38 @@ _NEVER_GIVE_UP = 1e9
 """Ratio for a round whose first tactic cannot be chosen, so that no other is left out."""
 
 
-@dataclass(frozen=True, slots=True)
-class Bounds:
-    """Limits that a tactic must not exceed; None for no limit.
-
-    Attributes:
-        memory_bytes: memory of its engine.
-        latency_ms: 90th percentile of the time of one run.
-    """
-
-    memory_bytes: int | None = None
-    latency_ms: float | None = None
-
-
 @dataclass
 class Search:
     """Search for the fastest tactic of one model.
 
     Attributes:
-        space: search space.
-        setup: model, feed and checks.
-        bounds: limits of a tactic.
         measure: function that returns a tactic's memory; raises BuildError for a tactic that cannot run.
         journal: file of earlier measurements.
         free_bytes: memory for engines that are open at the same time.
         log: function called with each line of progress.
+        memory_bytes: largest memory of a tactic's engine; None for no limit.
+        latency_ms: largest 90th percentile of the time of one run; None for no limit.
         clock: clock of the time limit.
         trials: results of the tactics so far.
     """
 
     space: SearchSpace
     setup: RoundSetup
-    bounds: Bounds
     measure: Callable[[Tactic], Footprint]
     journal: Journal
     free_bytes: int
     log: Callable[[str], object]
+    memory_bytes: int | None = None
+    latency_ms: float | None = None
     clock: Clock = REAL
     trials: dict[Tactic, Trial] = field(default_factory=dict)
     _end_ns: int = 0
 
     def run(self, live: bool, machine: Mapping[str, str]) -> Tuned:
-        """Search for the fastest tactic.
+        """Search for the fastest tactic, for live sources or for files; times depend on ``machine``.
 
-        Args:
-            live: whether the result is for live sources or for files.
-            machine: properties of the machine that times depend on.
-
-        Raises:
-            BudgetError: no tactic meets the bounds.
-            BuildError: the default cannot run.
-            Stopped: a stop was requested; the error names the best tactic so far.
+        Raises BudgetError: no tactic meets the bounds. Raises BuildError: the default cannot run. Raises Stopped: a
+        stop was requested; the error names the best tactic so far.
         """
         try:
             chosen, gain, runs = self._confirm(self._leader())
@@ -134,7 +115,7 @@ class Search:
 
     def _within_memory(self, tactics: Sequence[Tactic]) -> list[Tactic]:
         """Return the tactics within the memory; they are measured only if memory is limited."""
-        for tactic in tactics if self.bounds.memory_bytes is not None else ():
+        for tactic in tactics if self.memory_bytes is not None else ():
             why = self._refusal(tactic)
             if why:
                 self._exclude(tactic, why)
@@ -143,7 +124,7 @@ class Search:
     def _measure_memory(self, tactic: Tactic) -> None:
         found = Footprint(**self.journal.once(["memory", asdict(tactic)], lambda: asdict(self.measure(tactic))))
         self.trials[tactic] = replace(self._trial(tactic), memory_bytes=found.engine_bytes)
-        most = self.bounds.memory_bytes
+        most = self.memory_bytes
         if most is not None and found.engine_bytes > most:
             self._exclude(tactic, f"over the memory, {format_bytes(max(most, 0))}")
 
@@ -175,8 +156,7 @@ class Search:
     def _confirm(self, leader: Tactic) -> tuple[Tactic, float, int]:
         """Compare the leader with the default again, because the best of many is partly the best by chance.
 
-        Returns:
-            The chosen tactic, its speed relative to the default, and the number of runs.
+        Return the chosen tactic, its speed relative to the default, and the number of runs.
         """
         default = self.space.default
         is_new = leader != default
@@ -213,7 +193,7 @@ class Search:
         for tactic in found.times:
             frame = timing(found.times[tactic])
             self.trials[tactic] = replace(self._trial(tactic), frame=frame, gain=base * found.gain(tactic))
-            most = self.bounds.latency_ms
+            most = self.latency_ms
             if most is not None and frame.high_ms * tactic.frames > most:
                 self._exclude(tactic, f"over the latency, {most:g} ms")
         for tactic, why in found.refused.items():
@@ -240,11 +220,11 @@ class Search:
         )
 
     def _excess(self, trial: Trial) -> float:
-        bounds, found = self.bounds, [0.0]
-        if bounds.memory_bytes is not None and trial.memory_bytes is not None:
-            found.append(trial.memory_bytes / max(bounds.memory_bytes, 1))
-        if bounds.latency_ms is not None and trial.frame is not None:
-            found.append(trial.frame.high_ms * trial.tactic.frames / bounds.latency_ms)
+        found = [0.0]
+        if self.memory_bytes is not None and trial.memory_bytes is not None:
+            found.append(trial.memory_bytes / max(self.memory_bytes, 1))
+        if self.latency_ms is not None and trial.frame is not None:
+            found.append(trial.frame.high_ms * trial.tactic.frames / self.latency_ms)
         return max(found)
 
     def _trial(self, tactic: Tactic) -> Trial:

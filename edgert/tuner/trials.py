@@ -23,8 +23,7 @@ from edgert.tuner.candidates import Tactic
 def identity() -> dict[str, str]:
     """Return what times depend on besides the model: CPU, cores, system, GPUs, and versions of runtimes.
 
-    Raises:
-        DeviceError: ONNX Runtime is not installed.
+    Raises DeviceError: ONNX Runtime is not installed.
     """
     driver = cuda_driver()
     gpus = [gpu.name for gpu in driver.gpus] if driver is not None else []
@@ -108,19 +107,14 @@ class Tuned:
 
 
 def tuned_of(data: Mapping[str, Any]) -> Tuned:
-    """Return the result that :meth:`Tuned.to_json` stored.
-
-    Raises:
-        ValueError: the data is no such result.
-    """
+    """Return the result that :meth:`Tuned.to_json` stored. Raises ValueError: the data is no such result."""
     return TypeAdapter(Tuned).validate_python(data)
 
 
 class Journal:
     """File of measurements, from which an interrupted search, or one with other budgets, resumes.
 
-    Args:
-        path: path of the file, for one machine and model, used by one search at a time. A damaged file is replaced.
+    It is for one machine and model, and used by one search at a time. A damaged file is replaced.
     """
 
     def __init__(self, path: Path) -> None:
@@ -132,8 +126,7 @@ class Journal:
     def once(self, question: object, answer: Callable[[], Any]) -> Any:
         """Return the measurement from the file as JSON values, or call ``answer`` and write its result.
 
-        Raises:
-            ArtifactError: the file cannot be written.
+        Raises ArtifactError: the file cannot be written.
         """
         key = digest_of(question)
         if key not in self._known:

@@ -15,7 +15,7 @@ from edgert.tuner import tactic_search as module
 from edgert.tuner.candidates import SearchSpace, Tactic
 from edgert.tuner.memory_use import Footprint
 from edgert.tuner.rounds import Round, RoundSetup
-from edgert.tuner.tactic_search import Bounds, Search
+from edgert.tuner.tactic_search import Search
 from edgert.tuner.trials import Journal, Tuned, tuned_of
 
 DEFAULT = Tactic("ort", "ort", 2, 1)
@@ -50,11 +50,11 @@ class World:
 
 
 def run(
-    world: World, journal: Path, bounds: Bounds | None = None, stop: threading.Event | None = None, clock: Clock = REAL
+    world: World, journal: Path, stop: threading.Event | None = None, clock: Clock = REAL, **limits: float
 ) -> Tuned:
     config = ModelConfig(onnx=Path("m.onnx"), task=EmbedTask(embed="none"))
     setup = RoundSetup(config, {}, {}, lambda form, outputs: "", 4, stop or threading.Event(), lambda done: None)
-    search = Search(FREE, setup, bounds or Bounds(), world.measure, Journal(journal), 2**40, lambda text: None, clock)
+    search = Search(FREE, setup, world.measure, Journal(journal), 2**40, print, clock=clock, **limits)  # type: ignore[arg-type]
     return search.run(False, {"cpu": "Z80"})
 
 
@@ -110,7 +110,7 @@ def test_a_backend_that_is_absent_is_named_and_asked_once(world: Callable[..., W
 
 def test_memory_is_kept(world: Callable[..., World], tmp_path: Path) -> None:
     made = world(by_parts({"openvino": 0.5}), mib=lambda tactic: 200 if tactic.backend == "openvino" else 50)
-    found = run(made, tmp_path / "j", Bounds(memory_bytes=100 * MIB))
+    found = run(made, tmp_path / "j", memory_bytes=100 * MIB)
     assert found.chosen.backend == "ort"
     excluded = next(trial for trial in found.tried if trial.tactic.backend == "openvino")
     assert excluded.excluded == "over the memory, 100.0 MiB" and excluded.frame is None
@@ -118,20 +118,20 @@ def test_memory_is_kept(world: Callable[..., World], tmp_path: Path) -> None:
 
 def test_speed_is_given_up_for_memory_where_it_must_be(world: Callable[..., World], tmp_path: Path) -> None:
     made = world(by_parts({"no arena": 1.5}), mib=lambda tactic: 150 if tactic.tuning.arena else 50)
-    found = run(made, tmp_path / "j", Bounds(memory_bytes=100 * MIB))
+    found = run(made, tmp_path / "j", memory_bytes=100 * MIB)
     assert not found.chosen.tuning.arena and found.gain == pytest.approx(1 / 1.5, rel=0.02)
 
 
 def test_latency_is_kept(world: Callable[..., World], tmp_path: Path) -> None:
     made = world(by_parts({"2 threads": 1.2}))  # two frames of 10 ms at a time take 20 each; one takes 12
-    found = run(made, tmp_path / "j", Bounds(latency_ms=19.0))
+    found = run(made, tmp_path / "j", latency_ms=19.0)
     assert found.chosen.replicas == 1
 
 
 def test_no_tactic_within_the_bounds_is_an_error_with_the_closest(world: Callable[..., World], tmp_path: Path) -> None:
     made = world(by_parts({}), mib=lambda tactic: 120 if tactic.backend == "ort" else 300)
     with pytest.raises(BudgetError, match=r"none of \d+ tactics of m\.onnx meets the budgets") as caught:
-        run(made, tmp_path / "j", Bounds(memory_bytes=100 * MIB))
+        run(made, tmp_path / "j", memory_bytes=100 * MIB)
     assert "the closest is ort" in caught.value.why and "120.0 MiB" in caught.value.why
     assert "larger budget" in caught.value.fix
 
@@ -169,7 +169,7 @@ def test_other_budgets_are_answered_by_what_was_measured(world: Callable[..., Wo
     made = world(by_parts({"2 threads": 0.5}))
     run(made, tmp_path / "j")
     before = len(made.rounds)
-    assert run(made, tmp_path / "j", Bounds(latency_ms=1e4)).chosen.threads == 2
+    assert run(made, tmp_path / "j", latency_ms=1e4).chosen.threads == 2
     assert len(made.rounds) == before
 
 
@@ -216,5 +216,5 @@ def test_a_default_that_may_not_run_makes_nothing_hopeless(world: Callable[..., 
         return run_round(setup, tactics, most, give_up_ratio)
 
     module.run_round = asked  # type: ignore[assignment,attr-defined]
-    run(made, tmp_path / "j", Bounds(memory_bytes=100 * MIB))
+    run(made, tmp_path / "j", memory_bytes=100 * MIB)
     assert all((give_up_ratio > 1e6) == has_arena for has_arena, give_up_ratio in patience) and len(set(patience)) == 2
