@@ -38,17 +38,11 @@ _TOLERANCE: Mapping[Form, float] = {"fp16": TOLERANCE["fp16"], "fit": REWRITE_TO
 
 
 def model_in_form(item: Item, form: Form, target: Target = "ort") -> Model:
-    """Return a model in one of the forms.
+    """Return a model as built (``float``), in ``fp16``, ``int8-qdq``, or ``fit``: with operators of a DLA.
 
-    Args:
-        item: the model.
-        form: ``float``: as built; ``fp16``; ``int8-qdq``: INT8 with Q/DQ nodes; ``fit``: rewritten with operators of
-            a DLA.
-        target: runtime of the Q/DQ nodes: ONNX Runtime, or TensorRT on a GPU or a DLA.
-
-    Raises:
-        BuildError: there is no INT8 form, or the outputs of a new form differ from those of the float model.
-        ModelError: the form needs fixed sizes, and the model has open dimensions.
+    ``target`` is the runtime of Q/DQ nodes. Raises BuildError: there is no INT8 form, or the outputs of a new form
+    differ from those of the float model. Raises ModelError: the form needs fixed sizes, and the model has open
+    dimensions.
     """
     if form == "float":
         return load(item.forms[FLOAT])
@@ -78,10 +72,8 @@ def model_in_form(item: Item, form: Form, target: Target = "ort") -> Model:
 def check_written(path: Path, item: Item, model: Model) -> None:
     """Read a written file, check it against the ONNX standard, and compare the outputs of one run with the original.
 
-    Raises:
-        ArtifactError: an output differs.
-        ModelError: the file is not valid ONNX.
-        BuildError: ONNX Runtime cannot run it.
+    Raises ArtifactError: an output differs. Raises ModelError: the file is not valid ONNX. Raises BuildError: ONNX
+    Runtime cannot run it.
     """
     written = load(path)
     check_standard(written)
@@ -152,23 +144,6 @@ class ExportOptions:
     max_batch: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class ExportRequest:
-    """A checked request; see :func:`export`."""
-
-    format: Format
-    output: Path
-    options: ExportOptions = ExportOptions()
-
-    def __post_init__(self) -> None:
-        given, known = self.options, {"format": FORMATS, "form": FORMS, "target": TARGETS, "device": DEVICES}
-        values = {"format": self.format, "form": given.form, "target": given.target, "device": given.device}
-        for name, value in values.items():
-            if value is not None and value not in known[name]:
-                what, fix = f"no {value!r}{nearest(value, known[name])}", f"one of {', '.join(known[name])}"
-                raise ConfigError(what, where=f"--{name}", fix=fix)
-
-
 def export(
     source: str | Path,
     output: str | Path,
@@ -203,46 +178,50 @@ def export(
         BuildError: the format cannot express a model.
         EdgertError: the source cannot be read or built.
     """
-    request = ExportRequest(format, Path(output), options)
-    path = pipeline_path(str(source))
+    path, folder = pipeline_path(str(source)), Path(output)
+    _check_choices(format, options)
     with open_source(
         path,
         model=model,
         overrides=tuple(overrides),
         board=board,
         tensorrt=tensorrt,
-        check=lambda names, release: _check(request, path, names, release),
+        check=lambda names, release: _check_source(format, folder, path, names, release),
         on_progress=on_progress,
     ) as opened:
-        return write_export(opened, request)
+        return write_export(opened, format, folder, options)
 
 
-def write_export(source: Source, request: ExportRequest) -> Exported:
+def write_export(source: Source, format: Format, output: Path, options: ExportOptions = ExportOptions()) -> Exported:
     """Write the models of an open source. Raises as :func:`export`."""
-    _check(request, source.path, source.names, source.tensorrt)
-    return {"onnx": _onnx, "triton": _triton, "trtexec": _trtexec}[request.format](source, request)
+    _check_choices(format, options)
+    _check_source(format, output, source.path, source.names, source.tensorrt)
+    return {"onnx": _onnx, "triton": _triton, "trtexec": _trtexec}[format](source, output, options)
 
 
-def _check(request: ExportRequest, path: Path, names: Sequence[str], tensorrt: str) -> None:
-    """Check a request before anything is built.
-
-    Args:
-        request: request to check.
-        path: path of the source.
-        names: names of its models.
-        tensorrt: TensorRT release of the board, such as ``"10.3.0"``; empty without a board.
-
-    Raises:
-        ConfigError: the format has no such option, one file cannot have several models, or TensorRT is unknown.
-    """
+def _check_choices(format: Format, options: ExportOptions) -> None:
+    """Raise ConfigError for an unknown format or option, or an option that the format does not have."""
+    known = {"format": FORMATS, "form": FORMS, "target": TARGETS, "device": DEVICES}
+    values = {"format": format, "form": options.form, "target": options.target, "device": options.device}
+    for name, value in values.items():
+        if value is not None and value not in known[name]:
+            what, fix = f"no {value!r}{nearest(value, known[name])}", f"one of {', '.join(known[name])}"
+            raise ConfigError(what, where=f"--{name}", fix=fix)
     for name in ("form", "target", "device", "max_batch"):
-        if getattr(request.options, name) is not None and name not in _OPTIONS[request.format]:
+        if getattr(options, name) is not None and name not in _OPTIONS[format]:
             option = f"--{name.replace('_', '-')}"
-            raise ConfigError(f"{option} has no effect with --format {request.format}", fix=f"leave {option} out")
-    if request.format == "onnx" and request.output.suffix == ".onnx" and len(names) > 1:
+            raise ConfigError(f"{option} has no effect with --format {format}", fix=f"leave {option} out")
+
+
+def _check_source(format: Format, output: Path, path: Path, names: Sequence[str], tensorrt: str) -> None:
+    """Raise ConfigError before anything is built if one file cannot have several models, or TensorRT is unknown.
+
+    ``tensorrt`` is the release of the board, such as ``"10.3.0"``; empty without a board.
+    """
+    if format == "onnx" and output.suffix == ".onnx" and len(names) > 1:
         why, fix = ", ".join(names), "name a folder, or --model NAME"
         raise ConfigError(f"cannot write {len(names)} models to one file", why=why, fix=fix)
-    if request.format == "trtexec" and not tensorrt:
+    if format == "trtexec" and not tensorrt:
         fix = "--board NAME; edgert boards lists them"
         if is_bundle(path):
             fix = f"build it for a board: edgert build PIPELINE {fix}"
@@ -252,9 +231,8 @@ def _check(request: ExportRequest, path: Path, names: Sequence[str], tensorrt: s
         raise ConfigError("cannot tell which TensorRT the commands are for", why=why, where=str(path), fix=fix)
 
 
-def _onnx(source: Source, request: ExportRequest) -> Exported:
+def _onnx(source: Source, output: Path, options: ExportOptions) -> Exported:
     written, limitations = [], list(source.other_parts)
-    output, options = request.output, request.options
     for item in source.items:
         default: Form = "int8-qdq" if ORT in item.forms else "fp16" if FP16 in item.forms else "float"
         model = model_in_form(item, options.form or default, options.target or "ort")
@@ -266,15 +244,15 @@ def _onnx(source: Source, request: ExportRequest) -> Exported:
     return Exported(tuple(written), tuple(limitations))
 
 
-def _triton(source: Source, request: ExportRequest) -> Exported:
-    device = request.options.device or ("cpu" if source.board == HOST else "gpu")
-    served = [one for item in source.items for one in served_models(item, device, request.options.max_batch)]
+def _triton(source: Source, output: Path, options: ExportOptions) -> Exported:
+    device = options.device or ("cpu" if source.board == HOST else "gpu")
+    served = [one for item in source.items for one in served_models(item, device, options.max_batch)]
     files = {name: content for one in served for name, content in repository_part(one).items()}
     limitations = (*(f"{one.name}, {line}" for one in served for line in one.limitations), *source.other_parts)
-    return Exported(_write(request.output, files), limitations)
+    return Exported(_write(output, files), limitations)
 
 
-def _trtexec(source: Source, request: ExportRequest) -> Exported:
+def _trtexec(source: Source, output: Path, options: ExportOptions) -> Exported:
     commands = [one for item in source.items for one in engine_commands(item, source.tensorrt)]
     limitations = [*dict.fromkeys(line for one in commands for line in one.limitations)]
     limitations += [
@@ -282,7 +260,7 @@ def _trtexec(source: Source, request: ExportRequest) -> Exported:
     ]
     limitations += source.other_parts
     files = {name: content for one in commands for name, content in one.members.items()}
-    written = _write(request.output, {**files, SCRIPT: build_script(commands, source.tensorrt, limitations).encode()})
+    written = _write(output, {**files, SCRIPT: build_script(commands, source.tensorrt, limitations).encode()})
     written[-1].chmod(0o755)
     return Exported(written, tuple(limitations))
 

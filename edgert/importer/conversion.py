@@ -26,32 +26,22 @@ _NAMED = re.compile(r"(torchvision|timm):[\w.\-]+")
 _KINDS = "a .pt2 program, module:function, torchvision:NAME, timm:NAME, a SavedModel folder or a .tflite file"
 
 
-@dataclass(frozen=True, slots=True)
-class Source:
-    """A model of another framework.
+def kind_of(text: str) -> Kind:
+    """Return the kind of source that a text names.
 
-    Attributes:
-        kind: ``program`` (torch.export.save), ``function`` (returns an nn.Module and example inputs), ``named`` (a
-            model of torchvision or timm), ``savedmodel``, ``tflite``.
-        text: absolute path, or ``module:function``, ``torchvision:NAME``, ``timm:NAME``.
+    It is a ``program`` (torch.export.save), a ``function`` (returns an nn.Module and example inputs), ``named`` (a
+    model of torchvision or timm), ``savedmodel`` or ``tflite``. Raises ModelError if nothing can be imported from it.
     """
-
-    kind: Kind
-    text: str
-
-
-def source_of(text: str) -> Source:
-    """Return the source that a text names. Raises ModelError if nothing can be imported from it."""
     path = Path(text)
     if not path.exists():
         if _NAMED.fullmatch(text):
-            return Source("named", text)
+            return "named"
         if _FUNCTION.fullmatch(text):
-            return Source("function", text)
+            return "function"
         raise ModelError(f"there is no {text!r}", why="it is no file or folder", fix=f"SOURCE is {_KINDS}")
     if path.is_dir():
         if (path / "saved_model.pb").is_file():
-            return Source("savedmodel", str(path.absolute()))
+            return "savedmodel"
         raise ModelError(f"folder {text!r} is no SavedModel", why="it has no saved_model.pb", fix=f"SOURCE is {_KINDS}")
     if path.suffix == ".onnx":
         raise ModelError(f"{text!r} is ONNX already", fix="edgert inspect, new, run and build take it as it is")
@@ -59,9 +49,9 @@ def source_of(text: str) -> Source:
         raise _format_error(path)
     try:
         if path.suffix == ".tflite" or _has_tflite_mark(path):
-            return Source("tflite", str(path.absolute()))
+            return "tflite"
         if zipfile.is_zipfile(path):
-            return _archive_source(path)
+            return _archive_kind(path)
     except (OSError, zipfile.BadZipFile) as error:
         raise ModelError(f"cannot read {text!r}", why=cause(error)) from error
     raise _pickle_error(path) if path.suffix in (".pt", ".pth", ".pkl") else _format_error(path)
@@ -72,12 +62,12 @@ def _has_tflite_mark(path: Path) -> bool:
         return file.read(8)[4:] == b"TFL3"
 
 
-def _archive_source(path: Path) -> Source:
-    """Return the source in a zip file of PyTorch, whose members show its kind."""
+def _archive_kind(path: Path) -> Kind:
+    """Return the kind of source in a zip file of PyTorch, which its members show."""
     with zipfile.ZipFile(path) as archive:
         names = {name.partition("/")[2] or name for name in archive.namelist()}
     if "archive_format" in names or "serialized_exported_program.json" in names:
-        return Source("program", str(path.absolute()))
+        return "program"
     if "constants.pkl" in names:
         raise ModelError(
             f"{str(path)!r} is a TorchScript archive",
@@ -263,16 +253,17 @@ def import_model(
         ArtifactError: the file cannot be written.
     """
     started = time.perf_counter()
-    found = source_of(source)
-    if dynamic and found.kind not in ("function", "named"):
+    kind = kind_of(source)
+    text = source if kind in ("function", "named") else str(Path(source).absolute())
+    if dynamic and kind not in ("function", "named"):
         raise ModelError(
-            f"--dynamic cannot change the open dimensions of {found.text}",
+            f"--dynamic cannot change the open dimensions of {text}",
             why="only a module is exported here; the source has its own open dimensions",
             where="--dynamic",
             fix="leave --dynamic out, or export the source with open dimensions",
         )
     sizes, dims = dict(shapes or {}), dict(dynamic or {})
-    request = worker.Request(found.kind, found.text, str(Path.cwd()), opset, sizes, dims, signature, weights, size)
+    request = worker.Request(kind, text, str(Path.cwd()), opset, sizes, dims, signature, weights, size)
     with tempfile.TemporaryDirectory(prefix="edgert-") as name:
         folder = Path(name)
         if inputs is not None:
@@ -282,7 +273,7 @@ def import_model(
                 what, fix = f"cannot read inputs {str(inputs)!r}", "numpy.savez('inputs.npz', name=array, …)"
                 raise ModelError(what, why=cause(error), fix=fix) from error
         answer = worker.convert_in_process(request, folder, python)
-        return compare_and_write(folder, found.text, answer, tolerance, started, Path(output))
+        return compare_and_write(folder, text, answer, tolerance, started, Path(output))
 
 
 def compare_and_write(

@@ -37,7 +37,7 @@ class Answer(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One conversion; kind and source are those of :class:`~edgert.importer.conversion.Source`.
+    """One conversion. Kinds are those of :func:`~edgert.importer.conversion.kind_of`; a path in ``source`` is absolute.
 
     ``search`` is the folder in which ``module:function`` is searched. ``dynamic`` has the names of dimensions that stay
     open, None for the others. ``weights`` and ``size`` are for models by name.

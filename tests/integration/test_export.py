@@ -18,7 +18,7 @@ from edgert.board.host import saturates_bytes
 from edgert.bundle.bundle import open_bundle, save_bundle
 from edgert.bundle.manifest import CompiledEntry, EngineEntry, Manifest
 from edgert.errors import ArtifactError, BuildError, ConfigError, EdgertError
-from edgert.exporter.export import Exported, ExportOptions, ExportRequest, check_written, write_export
+from edgert.exporter.export import Exported, ExportOptions, check_written, write_export
 from edgert.exporter.source import Source, open_source
 from edgert.graph import load, to_bytes
 from edgert.zip_archive import member_of
@@ -64,7 +64,7 @@ CHECKS = b'{"placement": {"source": "log", "misplaced": [], "layers": 1, "reform
 
 
 def export(source: Source, format: Any, output: Path, **options: Any) -> Exported:
-    return write_export(source, ExportRequest(format, output, ExportOptions(**options)))
+    return write_export(source, format, output, ExportOptions(**options))
 
 
 def run(path: Path, feed: Any) -> Any:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from edgert.errors import BuildError, ConfigError, DeviceError, ModelError
-from edgert.importer.conversion import check, compare, from_torch, import_model, source_of
+from edgert.importer.conversion import check, compare, from_torch, import_model, kind_of
 from edgert.importer.conversion_process import (
     Request,
     _random_input,
@@ -32,12 +32,12 @@ def test_sources_are_told_by_their_form(tmp_path: Path) -> None:
     (tmp_path / "saved" / "saved_model.pb").touch()
     (tmp_path / "m.bin").write_bytes(b"\x1c\0\0\0TFL3....")
     program = archive(tmp_path / "m.pt2", "archive_format", "models/model.json")
-    assert [source_of(str(one)).kind for one in (program, tmp_path / "saved", tmp_path / "m.bin")] == [
+    assert [kind_of(str(one)) for one in (program, tmp_path / "saved", tmp_path / "m.bin")] == [
         "program",
         "savedmodel",
         "tflite",
     ]
-    assert source_of("package.mine:make").kind == "function"
+    assert kind_of("package.mine:make") == "function"
 
 
 @pytest.mark.parametrize(
@@ -50,7 +50,7 @@ def test_sources_are_told_by_their_form(tmp_path: Path) -> None:
 )
 def test_archives_that_hold_no_program_are_refused(tmp_path: Path, members: list[str], what: str, why: str) -> None:
     with pytest.raises(ModelError, match=what) as caught:
-        source_of(str(archive(tmp_path / "m.pt", *members)))
+        kind_of(str(archive(tmp_path / "m.pt", *members)))
     assert why in caught.value.why and caught.value.fix
     assert ("data.pkl" in members) is (f"yolo export model={tmp_path}/m.pt format=onnx" in caught.value.fix)
 
@@ -66,17 +66,17 @@ def test_archives_that_hold_no_program_are_refused(tmp_path: Path, members: list
 def test_other_files_are_refused(tmp_path: Path, name: str, content: bytes, what: str) -> None:
     (tmp_path / name).write_bytes(content)
     with pytest.raises(ModelError, match=what):
-        source_of(str(tmp_path / name))
+        kind_of(str(tmp_path / name))
 
 
 def test_a_source_that_cannot_be_read_is_told(tmp_path: Path) -> None:
     damaged = archive(tmp_path / "m.pt", "x/data.pkl")
     damaged.write_bytes(damaged.read_bytes().replace(b"PK\x01\x02", b"PK\x01\x07"))
     with pytest.raises(ModelError, match="cannot read"):
-        source_of(str(damaged))
+        kind_of(str(damaged))
     os.mkfifo(tmp_path / "pipe")  # nobody writes to it: reading would wait without end
     with pytest.raises(ModelError):
-        source_of(str(tmp_path / "pipe"))
+        kind_of(str(tmp_path / "pipe"))
 
 
 def test_inputs_of_text_cannot_be_made_up() -> None:
@@ -86,10 +86,10 @@ def test_inputs_of_text_cannot_be_made_up() -> None:
 
 def test_what_is_not_there_is_told(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match=r"there is no 'gone\.pt2'") as caught:
-        source_of("gone.pt2")
+        kind_of("gone.pt2")
     assert "module:function" in caught.value.fix
     with pytest.raises(ModelError, match="is no SavedModel"):
-        source_of(str(tmp_path))
+        kind_of(str(tmp_path))
 
 
 def test_arrays_come_back(tmp_path: Path) -> None:

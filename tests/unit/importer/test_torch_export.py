@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from edgert.errors import BuildError, DeviceError, ModelError
-from edgert.importer.conversion import source_of
+from edgert.importer.conversion import kind_of
 from edgert.importer.conversion_process import Request
 from edgert.importer.torch_export import Call, detections, export, inverted_inputs, output_names
 from edgert.importer.torch_model import _check_open_dimensions, named_model
@@ -195,7 +195,7 @@ def libraries(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
 def named(
     source: str, weights: str = "random", size: tuple[int, int] | None = None
 ) -> tuple[Any, tuple[int, ...], bool]:
-    assert source_of(source).kind == "named"
+    assert kind_of(source) == "named"
     module, (image,), is_traced = named_model(Exporters(), Request("named", source, weights=weights, size=size))
     return module, image.shape, is_traced
 
