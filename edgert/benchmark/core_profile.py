@@ -5,7 +5,6 @@ import statistics
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -82,13 +81,8 @@ def _sum_ms(kernels: Sequence[Kernel]) -> float:
     return sum(kernel.time_ms for kernel in kernels)
 
 
-@dataclass(frozen=True, slots=True)
-class Cut:
-    """Additional time of one cut, and number and size of the tensors that cross it."""
-
-    extra_ms: float
-    tensors: int
-    mib: float
+Cut = tuple[float, int, float]
+"""Additional milliseconds of one cut, and number and MiB of the tensors that cross it."""
 
 
 class _Bench:
@@ -126,14 +120,12 @@ class _Bench:
         for engine in engines:
             engine.close()
         crossed = set(parts[0].outputs).intersection(parts[1].inputs)
-        return Cut(extra_ms, len(crossed), sum(tensor_bytes(graph, name) for name in crossed) / 2**20)
+        return extra_ms, len(crossed), sum(tensor_bytes(graph, name) for name in crossed) / 2**20
 
 
 def fit(cuts: Sequence[Cut]) -> tuple[float, float]:
     """Return the non-negative milliseconds per tensor and per MiB that fit the cuts best, by least squares."""
-    count = np.array([one.tensors for one in cuts], float)
-    mib = np.array([one.mib for one in cuts])
-    extra = np.array([one.extra_ms for one in cuts])
+    extra, count, mib = np.array(cuts, float).reshape(-1, 3).T
     best, *_ = np.linalg.lstsq(np.stack([count, mib], axis=1), extra, rcond=None)
     if min(best) >= 0:
         return float(best[0]), float(best[1])

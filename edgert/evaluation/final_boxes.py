@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from edgert.evaluation.score import SAME_IOU, overlaps
+from edgert.evaluation.score import SAME_IOU, count_pairs, overlaps
 from edgert.stages.decode import decoder, guess
 
 Outputs = Mapping[str, npt.NDArray[Any]]
@@ -74,13 +74,7 @@ def agreement(first: Outputs, second: Outputs, overlap: float = SAME_IOU) -> Box
     shared[ours.classes[:, None] != theirs.classes] = 0.0
     for name in ours.more.keys() & theirs.more.keys():
         shared[_different_pairs(ours.more[name], theirs.more[name], shared >= overlap)] = 0.0
-    pairs = 0
-    for row in range(len(shared) if shared.size else 0):
-        best = int(shared[row].argmax())
-        if shared[row, best] >= overlap:
-            shared[:, best] = 0.0
-            pairs += 1
-    return BoxAgreement(len(ours.boxes), len(theirs.boxes), pairs)
+    return BoxAgreement(len(ours.boxes), len(theirs.boxes), count_pairs(shared, overlap))
 
 
 def _different_pairs(

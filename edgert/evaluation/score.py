@@ -317,17 +317,24 @@ def _image_agreement(one: Note, other: Note) -> float:
     if not isinstance(one, Found):
         return float(one == other)
     total = len(one.boxes) + len(other.boxes)
-    return 2 * _count_pairs(one, other) / total if total else 1.0
+    return 2 * _same_boxes(one, other) / total if total else 1.0
 
 
-def _count_pairs(one: Found, other: Found) -> int:
-    """Return the number of pairs, where each box in turn takes the remaining box that overlaps most."""
+def _same_boxes(one: Found, other: Found) -> int:
     overlap = overlaps(one.boxes, other.boxes)
     overlap[one.classes[:, None] != other.classes] = 0.0
+    return count_pairs(overlap, SAME_IOU)
+
+
+def count_pairs(overlap: Any, least: float) -> int:
+    """Return the number of pairs in (N, M) overlaps: each row in turn takes the best column left from ``least`` on.
+
+    The columns that are taken become 0.
+    """
     count = 0
     for row in range(len(overlap) if overlap.size else 0):
         best = int(overlap[row].argmax())
-        if overlap[row, best] >= SAME_IOU:
+        if overlap[row, best] >= least:
             overlap[:, best] = 0.0
             count += 1
     return count

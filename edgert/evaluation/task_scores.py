@@ -190,22 +190,22 @@ def ssim(one: Any, other: Any) -> float:
 Scorer = score.Scorer | MultiLabelScorer | TextScorer | DepthScorer | ImageScorer
 
 
+_SCORERS: Mapping[type[Any], type[Any]] = {
+    labels.GroundTruthClasses: score.ClassScorer,
+    labels.GroundTruthMasks: score.MaskScorer,
+    labels.GroundTruthIdentities: score.IdentityScorer,
+    labels.GroundTruthLabels: MultiLabelScorer,
+    labels.GroundTruthTexts: TextScorer,
+    labels.GroundTruthDepth: DepthScorer,
+    labels.GroundTruthPictures: ImageScorer,
+}
+
+
 def scorer_for(
     ground_truth: labels.GroundTruth, task: TaskConfig | None = None, tracking: ByteTrackStage | None = None
 ) -> Scorer:
     """Return the scorer of a kind of labels."""
     if isinstance(ground_truth, labels.GroundTruthBoxes):
         return score.BoxScorer(ground_truth, task.score if isinstance(task, DetectTask) else None, tracking)
-    if isinstance(ground_truth, labels.GroundTruthClasses):
-        return score.ClassScorer(ground_truth)
-    if isinstance(ground_truth, labels.GroundTruthMasks):
-        return score.MaskScorer(ground_truth)
-    if isinstance(ground_truth, labels.GroundTruthLabels):
-        return MultiLabelScorer(ground_truth)
-    if isinstance(ground_truth, labels.GroundTruthTexts):
-        return TextScorer(ground_truth)
-    if isinstance(ground_truth, labels.GroundTruthDepth):
-        return DepthScorer(ground_truth)
-    if isinstance(ground_truth, labels.GroundTruthPictures):
-        return ImageScorer(ground_truth)
-    return score.IdentityScorer(ground_truth)
+    scorer: Scorer = _SCORERS[type(ground_truth)](ground_truth)
+    return scorer

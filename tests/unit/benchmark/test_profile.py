@@ -42,16 +42,16 @@ def test_units_get_the_times_of_their_kernels_scaled_to_the_whole() -> None:
 
 
 def test_the_price_of_a_cut_is_fitted_per_tensor_and_per_mib() -> None:
-    cuts = [Cut(0.2 * tensors + 0.5 * mib, tensors, mib) for tensors, mib in ((1, 0.5), (2, 0.1), (3, 4.0))]
+    cuts = [(0.2 * tensors + 0.5 * mib, tensors, mib) for tensors, mib in ((1, 0.5), (2, 0.1), (3, 4.0))]
     assert fit(cuts) == pytest.approx((0.2, 0.5))
 
 
 @pytest.mark.parametrize(
     "cuts",
     [
-        [Cut(1.0, 1, 1.0), Cut(0.2, 2, 0.1), Cut(0.1, 3, 0.05)],
-        [Cut(-1.0, 1, 1.0), Cut(-0.5, 2, 2.0)],
-        [Cut(0.3, 1, 0.0)],
+        [(1.0, 1, 1.0), (0.2, 2, 0.1), (0.1, 3, 0.05)],
+        [(-1.0, 1, 1.0), (-0.5, 2, 2.0)],
+        [(0.3, 1, 0.0)],
         [],
     ],
 )
