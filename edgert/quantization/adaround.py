@@ -6,7 +6,6 @@ moments of the inputs.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from threading import Event
 
 import numpy as np
@@ -30,24 +29,13 @@ _SWEEPS = 10  # largest number; usually fewer flip everything that helps
 
 _RATE = 0.03  # of gradient descent
 _PRESSURE = 3.0  # weight of the term that drives relaxed roundings to 0 or 1, against an error of 1 per weight
+_STEPS = 300  # of gradient descent
 _PATCHES_PER_UNKNOWN = 8  # patches to measure, over all images, for each weight of an output channel
+_LEAST_PATCHES = 4096  # smallest number of patches to measure, of all images together
+_DAMPING = 0.01  # summand of the second moments' diagonal relative to its mean, for directions without patches
 
 
-@dataclass(frozen=True, slots=True)
-class Effort:
-    """Amount of optimization per layer. With 0 steps, only single roundings are flipped.
-
-    Attributes:
-        least_patches: smallest number of patches to measure, of all images together.
-        damping: summand of the second moments' diagonal relative to its mean, for directions without patches.
-    """
-
-    steps: int = 300
-    least_patches: int = 4096
-    damping: float = 0.01
-
-
-def round_rows(wanted: weights.F64, gram: weights.F64, effort: Effort) -> weights.F64:
+def round_rows(wanted: weights.F64, gram: weights.F64) -> weights.F64:
     """Return integers for ``wanted`` (groups, rows, n), given second moments (groups, n, n) of the inputs.
 
     No row has a larger error than the nearest integers.
@@ -56,9 +44,8 @@ def round_rows(wanted: weights.F64, gram: weights.F64, effort: Effort) -> weight
     low = np.clip(np.floor(wanted), -weights.LIMIT, weights.LIMIT - 1)
     size = gram.shape[-1]
     mean = np.einsum("gii->g", gram) / size
-    damped = gram + (effort.damping * mean)[:, None, None] * np.eye(size)
-    begun = low + _relax(wanted, low, damped, effort) if effort.steps else nearest
-    better = _flip(begun, low, wanted, damped)
+    damped = gram + (_DAMPING * mean)[:, None, None] * np.eye(size)
+    better = _flip(low + _relax(wanted, low, damped), low, wanted, damped)
     worse = errors(better - wanted, gram) >= errors(nearest - wanted, gram)
     return np.where(worse[..., None], nearest, better)
 
@@ -69,7 +56,7 @@ def errors(difference: weights.F64, gram: weights.F64) -> weights.F64:
     return found
 
 
-def _relax(wanted: weights.F64, low: weights.F64, gram: weights.F64, effort: Effort) -> weights.F64:
+def _relax(wanted: weights.F64, low: weights.F64, gram: weights.F64) -> weights.F64:
     """Return 1 where to round up and 0 elsewhere, by gradient descent on the error relative to nearest rounding."""
     before = errors(np.rint(wanted) - wanted, gram)
     weight = np.divide(wanted.shape[2], before, where=before > 0, out=np.zeros_like(before))[..., None]
@@ -80,12 +67,12 @@ def _relax(wanted: weights.F64, low: weights.F64, gram: weights.F64, effort: Eff
     state = np.log(part / (1 - part))
     mean, square, rate = np.zeros_like(state), np.zeros_like(state), _RATE
     keep, keep_square, tiny = _ADAM
-    for step in range(effort.steps):
+    for step in range(_STEPS):
         bent = 1 / (1 + np.exp(-state))
         open_ = bent * (stop - start) + start
         up: weights.F32 = np.clip(open_, 0, 1).astype(np.float32, copy=False)
         inside = (open_ > 0) & (open_ < 1)
-        slope = pull * ((below + up) @ moments) + _pressure(up, step, effort)
+        slope = pull * ((below + up) @ moments) + _pressure(up, step)
         slope = np.where(inside, slope * (stop - start) * bent * (1 - bent), np.float32(0))
         mean = keep * mean + (1 - keep) * slope
         square = keep_square * square + (1 - keep_square) * slope * slope
@@ -94,9 +81,9 @@ def _relax(wanted: weights.F64, low: weights.F64, gram: weights.F64, effort: Eff
     return (state >= 0).astype(np.float64)
 
 
-def _pressure(up: weights.F32, step: int, effort: Effort) -> weights.F32:
+def _pressure(up: weights.F32, step: int) -> weights.F32:
     """Return the slope of pressure · (1 - |2h - 1|**beta); beta falls along a cosine."""
-    rest = (step / effort.steps - _WARM) / (1 - _WARM)
+    rest = (step / _STEPS - _WARM) / (1 - _WARM)
     if rest < 0:
         return np.zeros_like(up)
     first, last = _BETA
@@ -137,7 +124,6 @@ def roundings(
     feeds: Sequence[Feeds],
     like: Model,
     *,
-    effort: Effort = Effort(),
     stop: Event | None = None,
 ) -> Mapping[str, I8]:
     """Return int8 values in [-127, 127] that lower the error of the layer's output, by weight name.
@@ -161,20 +147,20 @@ def roundings(
     for nodes, values in zip(readers.values(), walk(lowered, list(readers), feeds, like, stop=stop), strict=True):
         for node in nodes:
             check_stop(stop)
-            done[node.inputs[1]] = _round(graph, node, scales[node.inputs[1]], values, effort)
+            done[node.inputs[1]] = _round(graph, node, scales[node.inputs[1]], values)
     return done
 
 
-def _round(graph: Graph, node: Node, scales: Array, values: Sequence[Array], effort: Effort) -> I8:
+def _round(graph: Graph, node: Node, scales: Array, values: Sequence[Array]) -> I8:
     kernel = weights.kernel_of(graph, node)
     assert kernel is not None  # as of all weighted nodes
     moments, random = weights.Moments.empty(kernel), np.random.default_rng(0)
     unknowns = moments.first.shape[1]
-    each = max(effort.least_patches, _PATCHES_PER_UNKNOWN * unknowns) // len(values) + 1
+    each = max(_LEAST_PATCHES, _PATCHES_PER_UNKNOWN * unknowns) // len(values) + 1
     for image in values:
         moments.add(weights.patches(kernel, image, each, random))
     steps = weights.to_kernel_layout(np.broadcast_to(np.asarray(scales, np.float64), kernel.stored), node)
     wanted = (kernel.values / steps).reshape(*kernel.values.shape[:2], -1)
     # centered, since bias correction follows and removes the mean error
-    solved = round_rows(wanted, moments.gram(centered=True), effort)
+    solved = round_rows(wanted, moments.gram(centered=True))
     return weights.from_kernel_layout(solved.reshape(kernel.values.shape), node, kernel.stored).astype(np.int8)

@@ -233,9 +233,8 @@ def _notes(outcome: int8_model.QuantizationResult) -> Iterator[Note]:
         yield Note(_sentence(text), level="note" if text.startswith(_SETTLED) else "warning")
     if outcome.search is not None:
         yield Note(_sentence(outcome.search.reason), level="note" if outcome.search.is_complete else "warning")
-    if outcome.scan is not None and not outcome.scan.is_complete:
-        missing = sum(item.cost is None for item in outcome.scan.ranked)
-        yield Note(f"Time ran out before the cost of {missing} of {len(outcome.scan.ranked)} layers was measured.")
+    if outcome.scan is not None and (missing := sum(cost is None for cost in outcome.scan.values())):
+        yield Note(f"Time ran out before the cost of {missing} of {len(outcome.scan)} layers was measured.")
     yield from (Note(_sentence(text), level="note") for text in outcome.quantized.notes)
     yield from describe_layers.floating_notes(outcome)
 

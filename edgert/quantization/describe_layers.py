@@ -25,7 +25,7 @@ def layer_rows(outcome: QuantizationResult) -> tuple[LayerRow, ...]:
     ``cost`` is the noise share of the graph's outputs with this layer alone in INT8, where a scan measured it.
     """
     graph = read(outcome.prepared)
-    costs = {item.unit: item.cost for item in outcome.scan.ranked} if outcome.scan else {}
+    costs = outcome.scan or {}
     plan, made = outcome.quantized.scheme, outcome.quantized.graph
     quantized = {unit.name for unit in plan.units}
     # weighted nodes whose rounded weights are stored in floating point

@@ -5,7 +5,7 @@ the same.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
@@ -28,31 +28,26 @@ _SETTLED = 0.01  # largest change of a scale in the last sweep, about a step of 
 _LARGEST = 1024.0  # largest scale; a channel more than 10 bits below its neighbors is dead
 
 
-@dataclass(frozen=True, slots=True)
-class Scaling:
-    """Scale factors that equalization applies to one weighted node.
-
-    Rows and bias are divided by ``outputs``, columns multiplied by ``inputs``.
-    """
-
-    node: str
-    outputs: F64
-    inputs: F64
-
-
-def equalize(graph: Graph, plan: Sequence[Scaling] | None = None) -> Graph:
+def equalize(graph: Graph) -> Graph:
     """Return the graph with equalized weights; it computes the same, up to rounding of the new weights."""
-    by_name = {scaling.node: scaling for scaling in (scalings(graph) if plan is None else plan)}
-    layers = {layer.kernel.node.name: layer for layer in channels(graph).layers}
+    classes = channels(graph)
+    return _with_scales(graph, classes, balancing_scales(graph, classes))
+
+
+def _with_scales(graph: Graph, classes: Channels, scale: F64) -> Graph:
+    """Return the graph with each class of channels divided by its scale where it is computed."""
+    layers = {layer.kernel.node.name: layer for layer in classes.layers}
     builder = draft.Builder(graph)
     for node in graph.nodes:
-        scaling = by_name.get(node.name)
-        builder.nodes.append(node if scaling is None else _rescale(layers[node.name], scaling, builder))
+        layer = layers.get(node.name)
+        if layer is not None and ((scale[layer.makes] != 1).any() or (scale[layer.reads] != 1).any()):
+            node = _rescale(layer, scale[layer.reads], scale[layer.makes], builder)
+        builder.nodes.append(node)
     return builder.finish()
 
 
-def scalings(graph: Graph) -> tuple[Scaling, ...]:
-    """Return the scalings that give neighboring layers weights of similar size.
+def balancing_scales(graph: Graph, classes: Channels) -> F64:
+    """Return (classes,) scales that give neighboring layers weights of similar size.
 
     For each class of channels, the largest weight that computes it becomes equal to the largest that reads it:
     s = sqrt(r1 / r2), repeated until scales settle.
@@ -61,7 +56,6 @@ def scalings(graph: Graph) -> tuple[Scaling, ...]:
     not homogeneous. No bias grows beyond the largest weight or bias of its layer: otherwise a channel with tiny weights
     would enlarge the range of its tensor.
     """
-    classes = channels(graph)
     floor = _floors(graph, classes)
     scale = np.ones(classes.count)
     for _ in range(_SWEEPS):
@@ -72,12 +66,7 @@ def scalings(graph: Graph) -> tuple[Scaling, ...]:
         before, scale = scale, np.where(useful, bounded, 1.0)
         if np.abs(np.log(scale / before)).max(initial=0.0) < _SETTLED:
             break
-    return _layer_scalings(classes, scale)
-
-
-def _layer_scalings(classes: Channels, scale: F64) -> tuple[Scaling, ...]:
-    found = (Scaling(layer.kernel.node.name, scale[layer.makes], scale[layer.reads]) for layer in classes.layers)
-    return tuple(item for item in found if (item.outputs != 1).any() or (item.inputs != 1).any())
+    return scale
 
 
 def _weight_ranges(classes: Channels, scale: F64) -> tuple[F64, F64]:
@@ -104,31 +93,25 @@ def _floors(graph: Graph, classes: Channels) -> F64:
         bias = np.abs(graph.constants[name].astype(np.float64).reshape(-1)) if name else np.zeros(1)
         largest = max(bias.max(initial=0.0), np.abs(layer.kernel.values).max(initial=0.0)) or 1.0
         np.maximum.at(floor, layer.makes, np.broadcast_to(bias / largest, (layer.kernel.outputs,)))
-    floor[_unscalable(classes)] = np.inf
+    floor[FIXED] = np.inf
     return floor
 
 
-def _unscalable(classes: Channels) -> npt.NDArray[np.bool_]:
-    """Return (classes,) whether each must keep its scale, since it is fixed or a Clip bounds it."""
-    held = np.zeros(classes.count, np.bool_)
-    held[FIXED] = True
-    for ceiling in classes.ceilings:
-        held[ceiling.labels] = True
-    return held
+def _rescale(layer: Layer, inputs: F64, outputs: F64, builder: draft.Builder) -> Node:
+    """Return the node with rows and bias divided by ``outputs``, and columns multiplied by ``inputs``.
 
-
-def _rescale(layer: Layer, scaling: Scaling, builder: draft.Builder) -> Node:
-    """Return the node with new weights, stored under new names, since other nodes may read the old ones."""
+    They are stored under new names, since other nodes may read the old ones.
+    """
     kernel, node, stored = layer.kernel, layer.kernel.node, builder.graph.constants
-    values = kernel.values * _kernel_factor(layer, scaling.inputs, scaling.outputs)
+    values = kernel.values * _kernel_factor(layer, inputs, outputs)
     changed = {1: from_kernel_layout(values, node, kernel.stored)}
     if "".join(node.inputs[2:]):
-        changed[2] = stored[node.inputs[2]].astype(np.float64).reshape(-1) / scaling.outputs
-    inputs = list(node.inputs)
+        changed[2] = stored[node.inputs[2]].astype(np.float64).reshape(-1) / outputs
+    names = list(node.inputs)
     for slot, array in changed.items():
         name = node.inputs[slot]
-        inputs[slot] = builder.add_constant(array.astype(stored[name].dtype), f"{name}_equalized")
-    return replace(node, inputs=tuple(inputs))
+        names[slot] = builder.add_constant(array.astype(stored[name].dtype), f"{name}_equalized")
+    return replace(node, inputs=tuple(names))
 
 
 # Activation smoothing (SmoothQuant): channels are scaled so that those of one tensor have similar ranges.
@@ -165,7 +148,7 @@ def smooth_activations(graph: Graph, feeds: Sequence[Feeds], like: Model) -> Gra
     shifts = _exponents(classes, channel_peaks(ready, free, feeds, like)) if free else np.zeros(0, np.int64)
     if not shifts.any():
         return graph
-    scaled = equalize(ready, _layer_scalings(classes, np.exp2(shifts.astype(np.float64))))
+    scaled = _with_scales(ready, classes, np.exp2(shifts.astype(np.float64)))
     return _restore_gate_inputs(scaled, found, classes, shifts)
 
 
@@ -178,7 +161,8 @@ def _exponents(classes: Channels, peaks: Mapping[str, F64]) -> Exponents:
             np.maximum.at(size, layer.reads, np.maximum(peak / peak.max(), _LEAST))
             np.maximum.at(weight, layer.reads, _shares(layer))
     scale = np.where(weight > 0, np.sqrt(size / np.maximum(weight, _LEAST)), size)
-    whole: Exponents = np.rint(np.log2(np.where((size > 0) & ~_unscalable(classes), scale, 1.0))).astype(np.int64)
+    scale[FIXED] = 1.0
+    whole: Exponents = np.rint(np.log2(np.where(size > 0, scale, 1.0))).astype(np.int64)
     return whole
 
 

@@ -123,42 +123,23 @@ def _pass_scales_back(graph: Graph, found: dict[str, float]) -> None:
 
 
 @dataclass(frozen=True, eq=False)
-class Unquantized:
-    """A quantized model as float graph and scales.
+class QdqModel:
+    """A Q/DQ model as float model and scales.
 
     Attributes:
-        graph: graph without Q/DQ. Weights have real values, and tensors the names they had before their Q.
+        model: model without Q/DQ. Weights have real values, and tensors the names they had before their Q.
+        graph: graph of this model.
         scales: values of one step by tensor, from the tensor's own Q/DQ or from one that must share its scale.
         float_nodes: weighted nodes that were not quantized, and must stay FP16: with a scale on both sides TensorRT
             would run them in INT8.
         problems: differences from the quantized model, a sentence each.
     """
 
+    model: Model
     graph: Graph
     scales: Mapping[str, float]
     float_nodes: tuple[str, ...]
     problems: tuple[str, ...]
-
-
-def split_qdq(graph: Graph) -> Unquantized:
-    """Split a graph with Q/DQ nodes into float graph and scales.
-
-    Raises ModelError: the graph has no Q/DQ, is in QOperator form, quantizes at run time, or computes on integers. A
-    zero point is not in the middle, a Q differs from its DQ, or an activation has several scales.
-    """
-    stripped = strip_qdq(graph)
-    scales, gaps = propagate_scales(stripped.graph, stripped.scales)
-    problems = (*stripped.problems, *_weight_problems(stripped.graph, stripped.weights), *gaps)
-    weighted = [node for node in stripped.graph.nodes if units.is_weighted(stripped.graph, node)]
-    floats = tuple(node.name for node in weighted if node.inputs[1] not in stripped.weights)
-    return Unquantized(stripped.graph, scales, floats, problems)
-
-
-@dataclass(frozen=True, eq=False)
-class QdqModel(Unquantized):
-    """A Q/DQ model as float graph and scales; ``model`` is the float graph as a model."""
-
-    model: Model
 
     def cache(self, tensorrt: str) -> str:
         """Return the calibration cache of ``model`` for TensorRT <= 10.
@@ -199,14 +180,28 @@ class QdqModel(Unquantized):
         return max(known) * weights.LIMIT
 
 
+def split_qdq(model: Model) -> QdqModel:
+    """Split a clean model with Q/DQ nodes into float model and scales.
+
+    Raises ModelError: the graph has no Q/DQ, is in QOperator form, quantizes at run time, or computes on integers. A
+    zero point is not in the middle, a Q differs from its DQ, or an activation has several scales.
+    """
+    stripped = strip_qdq(read(model))
+    graph = stripped.graph
+    scales, gaps = propagate_scales(graph, stripped.scales)
+    problems = (*stripped.problems, *_weight_problems(graph, stripped.weights), *gaps)
+    weighted = [node for node in graph.nodes if units.is_weighted(graph, node)]
+    floats = tuple(node.name for node in weighted if node.inputs[1] not in stripped.weights)
+    return QdqModel(write(graph, model), graph, scales, floats, problems)
+
+
 def qdq_model(model: Model) -> QdqModel:
     """Split a Q/DQ model into float model and scales.
 
     Raises ModelError: no layer has stored weights, or :func:`split_qdq` raised it.
     """
-    cleaned, _ = clean(model)
     try:
-        found = split_qdq(read(cleaned))
+        found = split_qdq(clean(model)[0])
     except ModelError as error:
         raise error.at(str(model.path))  # noqa: B904 - the same error, with its place
     if not any(units.is_weighted(found.graph, node) for node in found.graph.nodes):
@@ -215,7 +210,7 @@ def qdq_model(model: Model) -> QdqModel:
             why="no layer in it has stored weights",
             fix="run it as it is",
         )
-    return QdqModel(found.graph, found.scales, found.float_nodes, found.problems, write(found.graph, cleaned))
+    return found
 
 
 def qdq_section(config: ModelConfig) -> QdqModel:

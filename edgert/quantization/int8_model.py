@@ -1,6 +1,5 @@
 """Quantization of a section's model to INT8, within its accuracy budget."""
 
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,7 +15,7 @@ from edgert.quantization.calibration import ranges, walk
 from edgert.quantization.evaluator import CORRECTION_IMAGES, REPAIRED, Evaluator, TaskEvaluator, evaluator_of
 from edgert.quantization.quantization_error import is_clear, noisy_outputs, outputs_with_fixed_rows, sqnr
 from edgert.quantization.quantizer import Quantized, Quantizer, Recipe, for_this_machine
-from edgert.quantization.recovery import SCAN_IMAGES, MixedPrecision, Recovered, RecoveryOptions, Scan, recover
+from edgert.quantization.recovery import SCAN_IMAGES, Costs, MixedPrecision, Recovered, RecoveryOptions, recover
 from edgert.quantization.run import DEFAULT_RUN, Run
 from edgert.quantization.scheme.units import USUAL_DLA, Target
 
@@ -43,10 +42,9 @@ class QuantizationResult:
     recipe: Recipe
     quantized: Quantized
     kept: Mapping[str, str]
-    scan: Scan | None
+    scan: Costs | None
     search: MixedPrecision | None
     sqnr_db: Mapping[str, float]
-    seconds: float
     evaluation: EvaluationResult | None = None
     labeled: bool = False
     warnings: tuple[str, ...] = ()
@@ -90,7 +88,6 @@ def quantize_section(
     budget is not ``is_sound``. Raises BuildError: the budget cannot be met; the error names the layers that cost most.
     Raises CalibrationError: ``run.stop`` was set. Raises EdgertError: labels or model cannot be used.
     """
-    started = time.perf_counter()
     try:
         run.log("quantizing")
         evaluator = evaluator_of(config, calibrated, run, by_task=by_task)
@@ -122,7 +119,6 @@ def quantize_section(
         found,
         labeled=config.accuracy is not None,
         evaluation=evaluator.evaluation(accuracy) if isinstance(evaluator, TaskEvaluator) and accuracy else None,
-        seconds=time.perf_counter() - started,
         warnings=(*_noise_warnings(lost), *(() if evaluator is None else _warnings(evaluator, made, clear))),
         is_sound=is_sound and not lost,
     )
@@ -137,7 +133,6 @@ def quantize_and_recover(
     smooth: bool = False,
     budget_s: float | None = None,
     state: Path | None = None,
-    kind: type[Quantizer] = Quantizer,
 ) -> Recovered:
     """Quantize a calibrated model, and recover its accuracy (:func:`~edgert.quantization.recovery.recover`).
 
@@ -147,11 +142,11 @@ def quantize_and_recover(
 
     def smoothed() -> Quantizer | None:
         other = calibrated.smooth(recipe, stop=run.stop)
-        return None if other is None else _quantizer(other, recipe, run, kind)
+        return None if other is None else _quantizer(other, recipe, run)
 
     key = f"{evaluator.setup.dataset.path} {evaluator.metric}" if isinstance(evaluator, TaskEvaluator) else ""
     options = RecoveryOptions(smoothed if smooth and recipe.target != "ort" else None, budget_s, state, key, run.bar)
-    return recover(_quantizer(calibrated, recipe, run, kind), evaluator, options, run.log)
+    return recover(_quantizer(calibrated, recipe, run), evaluator, options, run.log)
 
 
 def round_only_model(config: ModelConfig, calibrated: CalibratedModel) -> Model:
@@ -174,13 +169,13 @@ def section_recipe(config: ModelConfig, target: Target, dla: Dla = USUAL_DLA) ->
     return for_this_machine(recipe) if target == "ort" else recipe
 
 
-def _quantizer(calibrated: CalibratedModel, recipe: Recipe, run: Run, kind: type[Quantizer] = Quantizer) -> Quantizer:
+def _quantizer(calibrated: CalibratedModel, recipe: Recipe, run: Run) -> Quantizer:
     whole = calibrated.whole if calibrated.whole and calibrated.whole.target == recipe.target else None
     feeds = calibrated.feeds(CORRECTION_IMAGES)
-    return kind(calibrated.model, calibrated.table, recipe, feeds, run, calibrated.measure_missing, whole)
+    return Quantizer(calibrated.model, calibrated.table, recipe, feeds, run, calibrated.measure_missing, whole)
 
 
-def quantization_result(made: Recovered, feeds: Sequence[walk.Feeds], seconds: float = 0.0) -> QuantizationResult:
+def quantization_result(made: Recovered, feeds: Sequence[walk.Feeds]) -> QuantizationResult:
     """Return the result for a recovered model; comparing its layers takes seconds.
 
     Raises BuildError: ONNX Runtime cannot run the model.
@@ -189,13 +184,13 @@ def quantization_result(made: Recovered, feeds: Sequence[walk.Feeds], seconds: f
     kept = {skipped.node: skipped.reason for skipped in made.quantized.scheme.skipped}
     kept |= dict.fromkeys(sorted(maker.keep), "asked for")
     if made.search and made.scan:
-        costs = {item.unit: item.cost for item in made.scan.ranked}
         for name in made.search.kept:
-            noise = f"; alone in INT8 it makes {costs[name]:.1%} of the outputs noise" if costs[name] else ""
+            cost = made.scan[name]
+            noise = f"; alone in INT8 it makes {cost:.1%} of the outputs noise" if cost else ""
             kept[name] = f"needed for accuracy{noise}"
     noise_db = sqnr(maker.graph, graph, feeds, None, maker.model) if feeds else {}
     return QuantizationResult(
-        maker.model, maker.table, maker.recipe, made.quantized, kept, made.scan, made.search, noise_db, seconds
+        maker.model, maker.table, maker.recipe, made.quantized, kept, made.scan, made.search, noise_db
     )
 
 
@@ -239,7 +234,7 @@ def _budget_error(evaluator: Evaluator, made: Recovered) -> BuildError:
     assert made.result is not None  # there is an evaluator
     why = ""
     if made.search is not None and made.scan is not None:
-        why = f"{made.search.reason} The layers that cost most: {', '.join(made.scan.names[:_BLAMED])}"
+        why = f"{made.search.reason} The layers that cost most: {', '.join(list(made.scan)[:_BLAMED])}"
     return BuildError(
         f"INT8 misses the accuracy budget: {evaluator.metric} {made.result.value:.4f}, at least {evaluator.goal:.4f} "
         "wanted",

@@ -26,6 +26,7 @@ from edgert.quantization.calibration import ranges, threshold, value_histogram
 from edgert.quantization.calibration.walk import THREADS, Feeds, check_stop, walk
 from edgert.quantization.equalization import equalize, scalings
 from edgert.quantization.lowering import lower as lowering
+from edgert.quantization.lowering.emulate import emulate_dla
 from edgert.quantization.lowering.lower import Activation, Storage, lower
 from edgert.quantization.lowering.weights import LIMIT, Rounding, along_axis, integer_weight, kernel_of
 from edgert.quantization.quantization_error import OutputNoise, correct_biases
@@ -39,23 +40,7 @@ DEFAULT = "mse"
 """Method where several are equally good, or no weighted node reads a tensor."""
 
 
-@dataclass(frozen=True, slots=True)
-class Choice:
-    """The method chosen for the tensors of one scale by method ``auto``, and the errors of all methods.
-
-    Attributes:
-        method: method whose threshold changes the outputs of the next nodes least.
-        errors: squared error at the outputs of weighted nodes that read a tensor, relative to the squared outputs, by
-            method. Empty without such nodes.
-    """
-
-    tensors: tuple[str, ...]
-    method: str
-    thresholds: Mapping[str, float]
-    errors: Mapping[str, float]
-
-
-def choices(
+def chosen_methods(
     graph: Graph,
     scheme: Scheme,
     table: ranges.RangeTable,
@@ -63,12 +48,13 @@ def choices(
     like: Model,
     *,
     stop: threading.Event | None = None,
-) -> tuple[Choice, ...]:
-    """Return the method chosen for every scale, and the errors that decided it.
+) -> Mapping[str, str]:
+    """Return the method by tensor that method ``auto`` chooses; tensors of one scale have one method.
 
-    A tensor is rounded with each threshold in turn while all else stays float. The graph runs once per image, and each
-    weighted node once more per image and threshold. Raises CalibrationError: there are no images, the table lacks a
-    tensor, or ``stop`` was set. Raises BuildError: ONNX Runtime cannot run the graph.
+    Its threshold changes the outputs of the weighted nodes that read the tensors least: in squared error, relative to
+    the squared outputs. A tensor is rounded with each threshold in turn while all else stays float. The graph runs once
+    per image, and each weighted node once more per image and threshold. Raises CalibrationError: there are no images,
+    the table lacks a tensor, or ``stop`` was set. Raises BuildError: ONNX Runtime cannot run the graph.
     """
     if not feeds:
         raise CalibrationError("methods cannot be chosen by output error without images", why="0 given")
@@ -86,12 +72,10 @@ def choices(
                 linear = Function(write(extract(alone, node.outputs[:1], [name]), like), fused=False)
                 for errors in pool.map(partial(_method_errors, linear, name, thresholds[group]), values):
                     totals[group].update(errors)
-    found = []
-    for group in groups:
-        errors = totals[group] if any(totals[group].values()) else {}
-        best = min(threshold.METHODS, key=lambda method: (errors.get(method, 0.0), method != DEFAULT))
-        found.append(Choice(group, best, thresholds[group], dict(errors)))
-    return tuple(found)
+    best = {
+        group: min(threshold.METHODS, key=lambda method: (totals[group][method], method != DEFAULT)) for group in groups
+    }
+    return {name: method for group, method in best.items() for name in group}
 
 
 def _readers(graph: Graph, scheme: Scheme, groups: Mapping[tuple[str, ...], object]) -> Mapping[str, list[Node]]:
@@ -130,6 +114,7 @@ class Recipe:
     Attributes:
         choose: whether each threshold is chosen by the error at the nodes that read the tensor.
         correct_bias: whether each bias is corrected for the mean error that rounding adds to its channel.
+        emulates_dla: whether the model is a float32 emulation of a DLA's publicly known arithmetic.
     """
 
     target: Target = "ort"
@@ -140,6 +125,7 @@ class Recipe:
     storage: Storage = "int8"
     activation: Activation = "symmetric"
     dla: Dla = USUAL_DLA
+    emulates_dla: bool = False
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -197,8 +183,7 @@ class Quantizer:
         self.table = table
         if recipe.choose:
             self._log("choosing thresholds by output error")
-            found = choices(self.graph, self._plan, table, feeds, model, stop=run.stop)
-            self.table = table.with_chosen({name: one.method for one in found for name in one.tensors})
+            self.table = table.with_chosen(chosen_methods(self.graph, self._plan, table, feeds, model, stop=run.stop))
 
     def round_only(self, keep: Collection[str] = ()) -> Quantized:
         """Return the model with nearest rounding and no corrections, to compare which units to keep."""
@@ -250,6 +235,8 @@ class Quantizer:
         self, graph: Graph, plan: Scheme, rounded: Mapping[str, Array] | None = None, *, aligned: bool = False
     ) -> Graph:
         """Return the INT8 form of the model's graph, or of a graph with the same nodes."""
+        if self.recipe.emulates_dla:
+            return emulate_dla(graph, plan, self.table.amax, rounded=rounded or {})
         return lower(
             graph,
             plan,

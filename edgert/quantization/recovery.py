@@ -23,37 +23,9 @@ from edgert.reporter import Bar
 # little where many units hurt, since the noise of the others hides it. Of YOLOX-nano's convolutions the eight of
 # highest cost recovered 13 of 14 points of mAP, the eight by the other measure 3.
 
-
-@dataclass(frozen=True, slots=True)
-class Sensitivity:
-    """Cost of one unit.
-
-    ``cost`` is the error with this unit in INT8 and all others in higher precision; None where time ran out before.
-    """
-
-    unit: str
-    cost: float | None
-
-
-@dataclass(frozen=True, slots=True)
-class Scan:
-    """Units ranked by the error that they cause.
-
-    ``baseline`` is the error with all units in INT8; units to keep first are at the front.
-    """
-
-    baseline: float
-    ranked: tuple[Sensitivity, ...]
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Names of the units in ranked order."""
-        return tuple(item.unit for item in self.ranked)
-
-    @property
-    def is_complete(self) -> bool:
-        """Whether every unit was measured."""
-        return all(item.cost is not None for item in self.ranked)
+Costs = Mapping[str, float | None]
+"""Errors with one unit in INT8 and all others in higher precision, by unit; None where time ran out before. Units to
+keep first are at the front."""
 
 
 def scan(
@@ -65,7 +37,7 @@ def scan(
     budget_s: float | None = None,
     clock: Clock = REAL,
     bar: Bar | None = None,
-) -> Scan:
+) -> Costs:
     """Return units ranked by the error with all other units kept.
 
     Units of positive cost come first, by cost, then those that were not measured, then the others. Ties keep the order
@@ -75,16 +47,18 @@ def scan(
     """
     end_ns = math.inf if budget_s is None else clock.now_ns() + budget_s * 1e9
     memo = Memo(error, state, "error", key)
-    baseline = memo(frozenset())
-    found: list[Sensitivity] = []
+    found: dict[str, float | None] = {}
     for unit in dict.fromkeys(units):
         if bar is not None:
             bar("ranking layers", len(found), len(units))
         others = frozenset(units) - {unit}
         in_time = others in memo.values or clock.now_ns() < end_ns
-        found.append(Sensitivity(unit, memo(others) if in_time else None))
-    found.sort(key=lambda item: (1, 0.0) if item.cost is None else (0 if item.cost > 0 else 2, -item.cost))
-    return Scan(baseline, tuple(found))
+        found[unit] = memo(others) if in_time else None
+    return dict(sorted(found.items(), key=lambda item: _rank(item[1])))
+
+
+def _rank(cost: float | None) -> tuple[int, float]:
+    return (1, 0.0) if cost is None else (0 if cost > 0 else 2, -cost)
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,7 +198,7 @@ class Recovered:
     quantized: Quantized
     result: Result | None = None
     corrected: bool = True
-    scan: Scan | None = None
+    scan: Costs | None = None
     search: MixedPrecision | None = None
 
 
@@ -300,14 +274,14 @@ def _keep_units(
         if kept not in made:
             model = quantizer.finish(kept, correct=whole.corrected)
             made[kept] = replace(whole, quantized=model, result=evaluator.evaluate(model))
-            log(f"{evaluator.metric} {_value(made[kept]):.3f} with {len(kept)} of {len(ranking.ranked)} layers kept")
+            log(f"{evaluator.metric} {_value(made[kept]):.3f} with {len(kept)} of {len(ranking)} layers kept")
         return _value(made[kept])
 
     def may_drop(whole: frozenset[str], rest: frozenset[str]) -> bool:
         return noise(rest) <= _NOISE_LIMIT * noise(whole)
 
     found = search(
-        ranking.names, measured, evaluator.goal, state=options.state, key=key, budget_s=budget_s, may_drop=may_drop
+        tuple(ranking), measured, evaluator.goal, state=options.state, key=key, budget_s=budget_s, may_drop=may_drop
     )
     kept = frozenset(found.kept)
     measured(kept)  # a resumed search has the value, not the model

@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from edgert.backend.base import Array
 from edgert.backend.ort import Function
 from edgert.config import CalibrateConfig, ModelConfig
 from edgert.dataset import ImageDataset, open_images
 from edgert.errors import ConfigError, EdgertError, nearest
 from edgert.evaluation import Candidate
-from edgert.graph import Graph, Model, load
-from edgert.quantization import conversion, int8_model, quantizer, recovery
+from edgert.graph import Model, load
+from edgert.quantization import conversion, int8_model, recovery
 from edgert.quantization.calibrated import CalibratedModel, calibrate_section, with_ranges
 from edgert.quantization.calibration.walk import Feeds
 from edgert.quantization.evaluator import evaluator_of
-from edgert.quantization.lowering.emulate import emulate_dla
 from edgert.quantization.run import DEFAULT_RUN, Run, needs_images
-from edgert.quantization.scheme.units import Scheme, Target
+from edgert.quantization.scheme.units import Target
 
 PRECISIONS = ("int8", "fp16")
 """Precisions of versions that run here."""
@@ -53,14 +50,13 @@ class QuantizedVersion:
     made: recovery.Recovered
     feeds: Sequence[Feeds]
     source: str
-    seconds: float
 
     def outcome(self, labeled: bool) -> int8_model.QuantizationResult:
         """Return the result in the form that quantizing a section has; comparing layers takes seconds.
 
         Raises BuildError: ONNX Runtime cannot run the model.
         """
-        return replace(int8_model.quantization_result(self.made, self.feeds, self.seconds), labeled=labeled)
+        return replace(int8_model.quantization_result(self.made, self.feeds), labeled=labeled)
 
 
 def make_versions(
@@ -122,28 +118,14 @@ class _Int8Base:
     learns: bool = True
 
 
-class _DlaQuantizer(quantizer.Quantizer):
-    """Quantizer that measures corrections on an emulation of a DLA's publicly known arithmetic."""
-
-    def lower_graph(
-        self, graph: Graph, plan: Scheme, rounded: Mapping[str, Array] | None = None, *, aligned: bool = False
-    ) -> Graph:
-        """Return the graph as a DLA computes it, in float32."""
-        return emulate_dla(graph, plan, self.table.amax, rounded=rounded or {})
-
-
 def _make_int8(base: _Int8Base, target: Target) -> Version:
-    started = time.perf_counter()
     config = base.config.model_copy(update={"accuracy": None})
     title = "int8" if target == "ort" else f"int8 for {target}"
     run = replace(base.run, where="", directory=None, log=lambda text: base.run.log(f"{title}: {text}"))
     evaluator = evaluator_of(config, base.calibrated, run) if base.learns else None
-    kind = _DlaQuantizer if target == "dla" else quantizer.Quantizer
-    made = int8_model.quantize_and_recover(
-        base.calibrated, int8_model.section_recipe(config, target), evaluator, run, smooth=True, kind=kind
-    )
-    seconds = time.perf_counter() - started
-    parts = QuantizedVersion(config, made, base.calibrated.feeds(recovery.SCAN_IMAGES), base.source, seconds)
+    recipe = replace(int8_model.section_recipe(config, target), emulates_dla=target == "dla")
+    made = int8_model.quantize_and_recover(base.calibrated, recipe, evaluator, run, smooth=True)
+    parts = QuantizedVersion(config, made, base.calibrated.feeds(recovery.SCAN_IMAGES), base.source)
     if target == "ort":
         return Version("int8", "INT8", made.quantized.model, False, parts)
     emulated = _Emulation(made.quantized.model)

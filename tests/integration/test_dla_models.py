@@ -86,7 +86,7 @@ def test_a_model_of_another_quantizer_becomes_a_float_model_and_a_cache(tmp_path
         weight_type=theirs.QuantType.QInt8,
         extra_options={"ActivationSymmetric": True, "WeightSymmetric": True},
     )
-    found = split_qdq(read(infer(clean(load(made))[0])))
+    found = split_qdq(infer(clean(load(made))[0]))
     back = write(found.graph, net.model)
     onnx.checker.check_model(infer(back).proto, full_check=True)
     assert cosine(net.exact[0], net.outputs(back, fused=False)[0]) > 0.95  # what rounded weights alone leave
@@ -100,6 +100,6 @@ def test_a_model_of_another_quantizer_becomes_a_float_model_and_a_cache(tmp_path
 
 
 def test_a_model_in_qoperator_form_is_refused_by_its_first_node() -> None:
-    graph = read(infer(clean(load(data("models", "mobilenet_v2_quant.onnx")))[0]))
+    model = infer(clean(load(data("models", "mobilenet_v2_quant.onnx")))[0])
     with pytest.raises(ModelError, match=r"node '\w+' is QLinearConv: the model computes on integers"):
-        split_qdq(graph)
+        split_qdq(model)

@@ -105,9 +105,9 @@ def from_stream(stream: Iterable[Feeds]) -> Iterator[Shard]:
         start += len(arrays)
 
 
-# A pool of workers takes ``width`` shards at once by ``submit``, which does not block. ``take`` returns the counts of the
-# shard that was submitted first, or None when they take longer than the timeout; it raises EdgertError when counting or
-# the workers failed. ``close`` cancels shards that have not begun, and waits for the images being counted.
+# A pool of workers takes ``width`` shards at once by ``submit``, which does not block. ``take`` returns the counts of
+# the shard that was submitted first, or None when they take longer than the timeout. It raises EdgertError when the
+# workers failed. ``close`` cancels shards that have not begun, and waits for the images being counted.
 
 Counted = dict[str, Histogram]
 

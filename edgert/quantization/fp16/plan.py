@@ -5,7 +5,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from edgert.errors import ModelError, nearest
 from edgert.graph import Graph, Node, operators, type_inference
 from edgert.quantization.fp16.rules import EXACT_INTEGERS, Array, Facts, Ports, magnitudes, ports, reason
 
@@ -119,17 +118,7 @@ class Plan:
 
 
 def plan(graph: Graph, keep: Collection[str], pinned: Collection[str]) -> Plan:
-    """Return the decision for every node. Tensors that are ``pinned`` must exist in float32.
-
-    Raises ModelError: ``keep`` names a node that does not exist.
-    """
-    names = {node.name for node in graph.nodes}
-    for name in keep:
-        if name not in names:
-            raise ModelError(
-                f"no node is called {name!r}, which should stay float32{nearest(name, names)}",
-                fix="name nodes as edgert inspect lists them",
-            )
+    """Return the decision for every node. Tensors that are ``pinned`` must exist in float32."""
     types = type_inference.dtypes(graph)
     facts = Facts(graph, types, magnitudes(graph))
     found = [ports(graph, node, types) for node in graph.nodes]

@@ -40,9 +40,6 @@ def to_fp16(graph: Graph, *, keep: Collection[str] = ()) -> tuple[Graph, dict[st
 
     Returns:
         The graph, and the reasons of nodes that stay float32, by name in graph order.
-
-    Raises:
-        ModelError: ``keep`` names a node that does not exist.
     """
     pinned = {name for node in graph.nodes for name in node.captured}
     pinned |= {spec.name for spec in (*graph.inputs, *graph.outputs) if spec.dtype == "float32"}

@@ -219,11 +219,8 @@ def emulate_dla(graph: Graph, scheme: Scheme, amax: Amax, *, rounded: Mapping[st
 
     Graph inputs and outputs keep their names, and so does the output of every weighted node. It holds the result before
     rounding or, where it is a graph output, that result in float16. Arguments are those of
-    :func:`~edgert.quantization.lowering.lower.lower`, with a scheme for target ``dla``. Raises ValueError: the scheme
-    is for another target.
+    :func:`~edgert.quantization.lowering.lower.lower`, with a scheme for target ``dla``.
     """
-    if scheme.target != "dla":
-        raise ValueError(f"a scheme for a DLA is needed, this one is for {scheme.target!r}")
     form = _Emitter(graph, scheme, amax, rounded)
     for node in graph.nodes:
         form.add(node)

@@ -75,25 +75,14 @@ class Layer:
 
 
 @dataclass(frozen=True, slots=True)
-class Ceiling:
-    """A Clip at ``upper`` behind a tensor, and the classes of the tensor's channels."""
-
-    tensor: str
-    upper: float
-    labels: Labels
-
-
-@dataclass(frozen=True, slots=True)
 class Channels:
     """Classes of a graph's channels, numbered from 0; class 0 is fixed.
 
     Attributes:
-        ceilings: bounds that do not change when a class is scaled.
         labels: classes of the channels along axis 1, by tensor, for tensors that have any.
     """
 
     layers: tuple[Layer, ...]
-    ceilings: tuple[Ceiling, ...]
     count: int
     labels: Mapping[str, Labels]
 
@@ -107,8 +96,7 @@ def channels(graph: Graph, gates: Iterable[Gate] = ()) -> Channels:
         trace.fix(name)
     roots, number = np.unique(np.array([trace.root(i) for i in range(len(trace.parents))]), return_inverse=True)
     layers = tuple(Layer(kernel, number[reads], number[makes]) for kernel, reads, makes in trace.layers)
-    ceilings = tuple(Ceiling(name, upper, number[labels]) for name, upper, labels in trace.ceilings)
-    return Channels(layers, ceilings, len(roots), {name: number[labels] for name, labels in trace.labels.items()})
+    return Channels(layers, len(roots), {name: number[labels] for name, labels in trace.labels.items()})
 
 
 @dataclass
@@ -120,7 +108,6 @@ class _Trace:
     labels: dict[str, Labels] = field(default_factory=dict)
     parents: list[int] = field(default_factory=lambda: [FIXED])
     layers: list[tuple[Kernel, Labels, Labels]] = field(default_factory=list)
-    ceilings: list[tuple[str, float, Labels]] = field(default_factory=list)
 
     def root(self, label: int) -> int:
         """Return the smallest label of a class; that of the fixed class is ``FIXED``."""
@@ -217,12 +204,9 @@ def _pad(trace: _Trace, node: Node) -> PassedLabels:
 
 
 def _clip(trace: _Trace, node: Node) -> PassedLabels:
-    """Pass labels where bounds are 0 or infinite, which is homogeneous; record another upper bound as a ceiling."""
+    """Pass labels where bounds are 0 or infinite, which is homogeneous."""
     low, high = operators.clip_bounds(trace.graph, node) or (np.nan, np.nan)
-    passed = _pass_first(trace, node) if low in (0.0, -np.inf) and high > 0 else None
-    if passed is not None and np.isfinite(high):
-        trace.ceilings.append((node.inputs[0], high, passed[node.outputs[0]]))
-    return passed
+    return _pass_first(trace, node) if low in (0.0, -np.inf) and high == np.inf else None
 
 
 def _join_operands(trace: _Trace, node: Node) -> PassedLabels:

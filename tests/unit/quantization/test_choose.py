@@ -7,7 +7,7 @@ from edgert.errors import CalibrationError
 from edgert.graph import Graph, Model, infer, read
 from edgert.quantization.calibration import ranges, threshold, value_histogram
 from edgert.quantization.calibration.walk import walk
-from edgert.quantization.quantizer import Choice, choices
+from edgert.quantization.quantizer import chosen_methods
 from edgert.quantization.scheme.scheme import scheme
 from edgert.quantization.scheme.units import Scheme
 from tests.unit.graph.graphs import make, node, weights
@@ -47,47 +47,41 @@ def problem(gain: float) -> tuple[Graph, Scheme, ranges.RangeTable, list[dict[st
     return graph, decided, ranges.RangeTable(model.digest, 3, "mse", histograms), images, model
 
 
-def found(gain: float) -> dict[str, Choice]:
-    return {name: one for one in choices(*problem(gain)) for name in one.tensors}
+def output_errors(gain: float) -> dict[str, float]:
+    """Squared error at the reader of "r" by method, from the definition."""
+    graph, _, table, images, model = problem(gain)
+    v, found = graph.constants["v"][:, :, 0, 0].astype(np.float64), dict.fromkeys(threshold.METHODS, 0.0)
+    for (values,) in zip(*walk(graph, ["r"], images, model), strict=True):
+        x = values.reshape(4, -1).astype(np.float64)
+        for method in found:
+            scale = table.with_method(method).amax("r") / 127
+            rounded = np.clip(np.rint(x / scale), -127, 127) * scale
+            found[method] += np.square(v @ (rounded - x)).sum() / np.square(v @ x).sum()
+    return found
+
+
+@pytest.mark.parametrize("gain", [0.0, 0.3, 1.0])
+def test_the_choice_has_the_least_error(gain: float) -> None:
+    errors = output_errors(gain)
+    assert errors[chosen_methods(*problem(gain))["r"]] == pytest.approx(min(errors.values()), rel=1e-3)
 
 
 def test_large_values_are_kept_where_the_reader_feels_them() -> None:
-    heard, deaf = found(1.0)["r"], found(0.0)["r"]
-    assert heard.thresholds[heard.method] > 40
-    assert deaf.thresholds[deaf.method] == min(deaf.thresholds.values())
-
-
-def test_the_choice_has_the_least_error() -> None:
-    for one in found(0.3).values():
-        if one.errors:
-            assert set(one.errors) == set(threshold.METHODS)
-            assert one.errors[one.method] == min(one.errors.values())
-
-
-def test_errors_are_those_of_the_rounded_input() -> None:
-    graph, decided, table, images, model = problem(1.0)
-    one = found(1.0)["r"]
-    v = graph.constants["v"][:, :, 0, 0].astype(np.float64)
-    scale = one.thresholds["minmax"] / 127
-    total = 0.0
-    for (values,) in zip(*walk(graph, ["r"], images, model), strict=True):
-        x = values.reshape(4, -1).astype(np.float64)
-        rounded = np.clip(np.rint(x / scale), -127, 127) * scale
-        total += np.square(v @ (rounded - x)).sum() / np.square(v @ x).sum()
-    assert one.errors["minmax"] == pytest.approx(total, rel=1e-3)
-    assert decided.groups and table.images == 3
+    table = problem(1.0)[2]
+    heard, deaf = (table.with_method(chosen_methods(*problem(gain))["r"]).amax("r") for gain in (1.0, 0.0))
+    assert heard > 40
+    assert deaf == min(table.with_method(method).amax("r") for method in threshold.METHODS)
 
 
 def test_every_tensor_with_a_scale_gets_a_method_and_those_nobody_weighs_the_default() -> None:
     graph, decided, table, images, model = problem(1.0)
-    methods = {name: one.method for one in choices(graph, decided, table, images, model) for name in one.tensors}
+    methods = chosen_methods(graph, decided, table, images, model)
     assert set(methods) == set(decided.needed)
-    unread = [one for one in choices(graph, decided, table, images, model) if not one.errors]
-    assert all(one.method == "mse" for one in unread)
+    assert all(method == "mse" for name, method in methods.items() if name not in ("x", "r"))
     table.with_chosen(methods)
 
 
 def test_no_images_are_refused() -> None:
     graph, decided, table, _, model = problem(1.0)
     with pytest.raises(CalibrationError, match="without images"):
-        choices(graph, decided, table, [], model)
+        chosen_methods(graph, decided, table, [], model)

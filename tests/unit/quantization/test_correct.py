@@ -9,7 +9,7 @@ from edgert.quantization.calibration.walk import walk
 from edgert.quantization.lowering import lower as form
 from edgert.quantization.lowering.lower import roundings, with_biases
 from edgert.quantization.lowering.weights import channel_means
-from edgert.quantization.quantization_error import can_shift, correct_biases, mean_shifts, shift_biases, sqnr
+from edgert.quantization.quantization_error import can_shift, correct_biases, mean_shifts, shift_biases
 from edgert.quantization.scheme.scheme import scheme
 from edgert.quantization.scheme.units import Target
 from tests.helpers.models import with_constants
@@ -65,16 +65,6 @@ def test_upstream_corrections_are_in_force() -> None:
     np.testing.assert_allclose(shifts["a"], -0.5, atol=1e-6)
     for name in ("c", "e", "y"):
         np.testing.assert_allclose(shifts[name], 0, atol=1e-6)
-
-
-def test_outputs_come_closer_on_other_images() -> None:
-    model = net()
-    graph = read(model)
-    amax = {name: 1.5 * peak for name, peak in peaks(graph, feeds(4), model).items()}
-    lowered = coarse(graph, amax)
-    done = coarse(correct_biases(graph, coarse(graph, amax), feeds(8), model), amax)
-    before, after = (sqnr(graph, one, feeds(8, seed=9), ["y"], model)["y"] for one in (lowered, done))
-    assert after > before + 6
 
 
 def test_a_gemm_keeps_its_meaning() -> None:

@@ -58,31 +58,6 @@ class TestForm:
         for layer, slot in read:
             assert low.producers[layer.inputs[slot]].op == "DequantizeLinear", (layer.name, slot)
 
-    def test_q_and_dq_come_in_pairs_of_one_symmetric_scale(self, model: Model) -> None:
-        _, low = forms(model)
-        found = list(pairs(low))
-        assert found
-        for first, second in found:
-            assert second.op == "DequantizeLinear"
-            assert first.inputs[1:] == second.inputs[1:]
-            scale, zero = (low.constants[name] for name in first.inputs[1:])
-            assert (scale.shape, scale.dtype, zero.shape, zero.dtype) == ((), np.float32, (), np.int8)
-            assert scale > 0
-            assert zero == 0
-
-    def test_weights_have_a_dq_only_and_biases_none(self, model: Model) -> None:
-        _, low = forms(model)
-        for one in low.nodes:
-            if one.op == "Conv":
-                restored = low.producers[one.inputs[1]]
-                assert restored.op == "DequantizeLinear"
-                values, scales, zeros = (low.constants[name] for name in restored.inputs)
-                assert values.dtype == zeros.dtype == np.int8
-                assert values.min() >= -127
-                assert restored.attributes["axis"] == 0
-                assert scales.shape == zeros.shape == (values.shape[0],)
-                assert low.constants[one.inputs[2]].dtype == np.float32
-
     def test_what_a_dla_pools_and_joins_has_one_scale(self, model: Model) -> None:
         graph, low = forms(model)
         scales = {one.inputs[0]: float(low.constants[one.inputs[1]]) for one, _ in pairs(low)}

@@ -115,13 +115,6 @@ class TestRounding:
         np.testing.assert_array_equal(steps_of(values, scale), to_int8(values, scale))
         np.testing.assert_array_equal(round_half_away(np.array(values)), half_away(values))
 
-    def test_differs_from_onnx_at_exact_halves_only(self) -> None:
-        values = np.arange(-64, 64, 0.25, dtype=F32)
-        other = np.rint(values)
-        differs = steps_of(values, 1.0) != other
-        assert np.all(np.abs(values[differs] % 1) == 0.5)
-        assert differs.sum() == 64  # every second half
-
     def test_no_number_stays_no_number(self) -> None:
         assert np.isnan(steps_of([np.nan], 0.5)).all()
         assert np.isnan(steps_of([np.nan], 0.5, positive=True)).all()
@@ -180,11 +173,6 @@ class TestIntegers:
         total = to_int8(one.feeds["x"], scale).reshape(1, 4, 3, 2, 3, 2).sum(axis=(3, 5))
         np.testing.assert_array_equal(one["p_int8"], half_away(total / 4))
         assert np.any(half_away(total / 4) != np.rint(total / 4))
-
-    def test_values_beyond_the_threshold_are_clipped(self) -> None:
-        one = Emulated(residual(), {"x": 0.5})
-        assert one["x_int8"].min() == -128
-        assert one["x_int8"].max() == 127
 
     def test_weights_that_were_rounded_elsewhere(self) -> None:
         plain = Emulated(residual())
@@ -309,11 +297,6 @@ class TestEnds:
         exact = Function(one.model)
         assert np.abs(one["y"] - exact(one.feeds)["y"]).max() < 0.1
 
-    def test_a_scheme_for_another_target_is_refused(self) -> None:
-        graph = graph_of(residual())
-        with pytest.raises(ValueError, match="'gpu'"):
-            emulate_dla(graph, scheme(graph, "gpu"), lambda names: 1.0)
-
 
 class TestHalf:
     def test_a_kept_unit_computes_on_float16_values(self) -> None:
@@ -335,8 +318,3 @@ class TestHalf:
         assert not any(item.op == "Floor" for item in one.low.nodes)
         assert np.abs(one["y"] - exact).max() < 0.01
         np.testing.assert_array_equal(one["y"], one["y"].astype(np.float16))
-
-    def test_keeping_units_brings_the_result_closer(self) -> None:
-        exact = Function(residual())(feeds_of(residual()))["y"]
-        errors = [np.abs(Emulated(residual(), None, *keep)["y"] - exact).mean() for keep in ((), ("c3",), ("c3", "c2"))]
-        assert errors == sorted(errors, reverse=True)

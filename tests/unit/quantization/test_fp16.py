@@ -1,13 +1,18 @@
 """FP16: what becomes it, what stays, and that every graph remains valid."""
 
+from pathlib import Path
+
 import numpy as np
 import onnx
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from edgert.errors import ModelError
+from edgert.config import EmbedTask, ModelConfig
+from edgert.config.model_section import QuantizeConfig
+from edgert.errors import CalibrationError
 from edgert.graph import Model, infer, read, write
 from edgert.graph.type_inference import dtypes
+from edgert.quantization.conversion import fp16_model
 from edgert.quantization.fp16.to_fp16 import to_fp16
 from tests.helpers.fp16_emulation import rounded
 from tests.unit.graph.graphs import make, node, value, weights
@@ -54,9 +59,10 @@ def test_named_nodes_stay_and_the_rest_is_cast_around_them() -> None:
 
 
 def test_a_name_that_no_node_has_is_refused_with_the_nearest() -> None:
-    nodes = [node("Relu", ["x"], ["y"], "backbone_relu")]
-    with pytest.raises(ModelError, match="did you mean 'backbone_relu'"):
-        half(make(nodes, X, {"y": None}), keep=["backbone_rely"])
+    model = make([node("Relu", ["x"], ["y"], "backbone_relu")], X, {"y": None})
+    keep = QuantizeConfig(keep=("backbone_rely",))
+    with pytest.raises(CalibrationError, match="did you mean 'backbone_relu'"):
+        fp16_model(model, ModelConfig(onnx=Path("m.onnx"), task=EmbedTask(embed="none"), quantize=keep))
 
 
 def test_a_stored_tensor_that_both_kinds_read_exists_in_both_types() -> None:

@@ -7,7 +7,6 @@ from concurrent.futures import ThreadPoolExecutor
 from fractions import Fraction
 from typing import Any
 
-import cv2
 import numpy as np
 import numpy.typing as npt
 import pytest
@@ -76,25 +75,6 @@ def test_json_and_copies_keep_all(values: list[float]) -> None:
     again = Histogram.from_json(json.loads(json.dumps(histogram.to_json())))
     assert again == histogram == copy.deepcopy(histogram)
     assert (again.low, again.high, again.digest) == (histogram.low, histogram.high, histogram.digest)
-
-
-@pytest.mark.parametrize("power", [-32, -7, 0, 3, 127])
-def test_a_power_of_two_needs_the_doubled_range(power: int) -> None:
-    below, exact = np.nextafter(np.float32(2.0**power), np.float32(0)), np.float32(-(2.0**power))
-    assert of([below]).exponent == power
-    assert of([below]).counts[BINS - 1] == 1
-    assert of([exact]).exponent == power + 1
-    assert of([exact]).counts[BINS // 2] == 1
-
-
-def test_the_range_doubles_by_adding_neighbors() -> None:
-    histogram = of(np.arange(BINS) / BINS)
-    assert histogram.exponent == 0
-    assert histogram.counts.tolist() == [1] * BINS
-    histogram.add(np.array([4.0], np.float32))
-    assert histogram.exponent == 3
-    assert histogram.counts[: BINS // 8].tolist() == [8] * (BINS // 8)
-    assert histogram.counts[BINS // 8 :].nonzero()[0].tolist() == [BINS // 2 - BINS // 8]
 
 
 @pytest.mark.parametrize("values", [[], [0.0], [-0.0, 0.0], [2.0**-149, -(2.0**-33)]])
@@ -180,19 +160,6 @@ def test_threads_count_side_by_side() -> None:
     arrays = [large(kind, 2**17 + 3) for kind in ("normal", "relu", "zero", "growing")] * 3
     with ThreadPoolExecutor(4) as pool:
         assert list(pool.map(of, arrays)) == [of(array) for array in arrays]
-
-
-def test_opencv_threads_do_not_matter() -> None:
-    array, threads = large("relu", 2**17), cv2.getNumThreads()
-    try:
-        found = []
-        for number in (1, 4):
-            cv2.setNumThreads(number)
-            found.append(of(array))
-            assert cv2.getNumThreads() == number
-    finally:
-        cv2.setNumThreads(threads)
-    assert found[0] == found[1]
 
 
 def test_merging_leaves_the_other_alone() -> None:

@@ -111,14 +111,6 @@ class TestForm:
         assert low.producers["t0_quantized"].inputs[0] == "t0"
         assert low.producers["r0_quantized"].op == "Clip"
 
-    def test_names_that_are_taken(self) -> None:
-        nodes = [conv("a", "x", "t"), conv("b", "t", "t_quantized"), conv("c", "t_quantized", "t_dequantized")]
-        kernels = stored(a=(4, 4, 1, 1), b=(4, 4, 1, 1), c=(4, 4, 1, 1))
-        model = make(nodes, {"x": [1, 4, 5, 5]}, {"t_dequantized": None}, kernels)
-        low = lowered(model)
-        check(low, model)
-        assert {low.producers[name].op for name in ("t", "t_quantized", "t_dequantized")} == {"Conv"}
-
     def test_one_scale_is_stored_once(self) -> None:
         low = lowered(branches())
         scales = [name for name in low.constants if name.endswith("_scale") and ".w" not in name and ".b" not in name]

@@ -9,7 +9,7 @@ from edgert.quantization.lowering.lower import lower
 from edgert.quantization.scheme.scheme import scheme
 from edgert.quantization.scheme.units import Target
 from tests.unit.graph.graphs import make, node
-from tests.unit.quantization.nets import amax_of, branches, conv, feeds_of, graph_of, residual, run, stored
+from tests.unit.quantization.nets import amax_of, branches, conv, feeds_of, graph_of, residual, run, shuffled, stored
 
 TARGETS: tuple[Target, ...] = ("gpu", "dla")
 
@@ -20,7 +20,7 @@ def lowered(model: Model, target: Target, *keep: str, **options: Any) -> Graph:
 
 
 @pytest.mark.parametrize("target", TARGETS)
-@pytest.mark.parametrize("model", [residual(), branches()], ids=["residual", "branches"])
+@pytest.mark.parametrize("model", [residual(), branches(), shuffled()], ids=["residual", "branches", "shuffled"])
 class TestBothForms:
     def test_are_valid_and_close(self, model: Model, target: Target) -> None:
         low = lowered(model, target)
@@ -36,8 +36,10 @@ class TestBothForms:
                 restored = low.producers[one.inputs[1]]
                 assert restored.op == "DequantizeLinear"
                 assert restored.attributes["axis"] == 0
-                assert low.constants[restored.inputs[0]].dtype == np.int8
-                assert not low.constants[restored.inputs[2]].any()
+                values, scales, zeros = (low.constants[name] for name in restored.inputs)
+                assert values.dtype == zeros.dtype == np.int8
+                assert values.min() >= -127 and not zeros.any()
+                assert scales.shape == zeros.shape == (values.shape[0],)
                 assert low.constants[one.inputs[2]].dtype == np.float32
 
     def test_activations_have_one_scale_and_no_zero_point(self, model: Model, target: Target) -> None:
@@ -45,9 +47,10 @@ class TestBothForms:
         for one in low.nodes:
             if one.op == "QuantizeLinear":
                 scale, zero = (low.constants[name] for name in one.inputs[1:])
-                assert scale.shape == zero.shape == ()
-                assert zero.dtype == np.int8
-                assert zero == 0
+                assert (scale.shape, scale.dtype, zero.shape, zero.dtype) == ((), np.float32, (), np.int8)
+                assert scale > 0 and zero == 0
+                (reader,) = low.consumers[one.outputs[0]]
+                assert reader.op == "DequantizeLinear" and reader.inputs[1:] == one.inputs[1:]
 
     def test_outputs_are_not_rounded(self, model: Model, target: Target) -> None:
         assert lowered(model, target).producers["y"].op == "Conv"

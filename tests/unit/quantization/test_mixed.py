@@ -62,7 +62,7 @@ def fewest(names: list[str], measure: Measure, floor: float) -> int:
 
 def found(names: list[str], measure: Measure, floor: float) -> MixedPrecision:
     """Scan, then search: as they are used together."""
-    return search(scan(names, lambda kept: -measure(kept)).names, measure, floor)
+    return search(tuple(scan(names, lambda kept: -measure(kept))), measure, floor)
 
 
 def test_nothing_is_kept_when_nothing_needs_to_be() -> None:
@@ -75,7 +75,7 @@ def test_nothing_is_kept_when_nothing_needs_to_be() -> None:
 def test_the_two_that_matter_are_found_among_many() -> None:
     losses = {**dict.fromkeys(units(100), 0.0), "u3": 0.2, "u90": 0.1}
     accuracy = Measured(additive(losses))
-    names = scan(list(losses), lambda kept: -additive(losses)(kept)).names
+    names = tuple(scan(list(losses), lambda kept: -additive(losses)(kept)))
     result = search(names, accuracy, 0.95)
     assert result.kept == ("u3", "u90")
     assert len(accuracy.asked) <= 6

@@ -95,23 +95,21 @@ def test_a_quantized_model_is_refused(node: Any, stored: dict[str, Any]) -> None
     assert ("--target dla" in caught.value.fix) == (node.op_type == "QuantizeLinear")  # others have no scales of it
 
 
-def test_a_float16_model_is_refused() -> None:
-    with pytest.raises(ModelError, match="float16") as caught:
-        prepare(one(CONV, F16, w=WEIGHT.astype(np.float16)))
-    assert "'w'" in caught.value.why
-    assert "float32" in caught.value.fix
+CAST = [helper.make_node("Cast", ["x"], ["f"], to=F32), helper.make_node("Conv", ["f", "w"], ["y"])]
 
 
-def test_a_model_fed_bytes_is_refused() -> None:
-    nodes = [helper.make_node("Cast", ["x"], ["f"], to=F32), helper.make_node("Conv", ["f", "w"], ["y"])]
-    with pytest.raises(ModelError, match="no float32 input") as caught:
-        prepare(make(nodes, {"x": ((1, 3, 8, 8), U8)}, {"y": (None, F32)}, {"w": WEIGHT}))
-    assert "x uint8[1, 3, 8, 8]" in caught.value.why
-
-
-def test_a_model_without_weights_is_refused() -> None:
-    with pytest.raises(ModelError, match="nothing to quantize"):
-        prepare(one(helper.make_node("Relu", ["x"], ["y"])))
+@pytest.mark.parametrize(
+    ("model", "what", "why"),
+    [
+        (one(CONV, F16, w=WEIGHT.astype(np.float16)), "float16", "'w'"),
+        (make(CAST, {"x": ((1, 3, 8, 8), U8)}, {"y": (None, F32)}, {"w": WEIGHT}), "no float32 input", "x uint8[1, 3"),
+        (one(helper.make_node("Relu", ["x"], ["y"])), "nothing to quantize", "no Conv"),
+    ],
+)
+def test_a_model_without_float32_in_or_weights_is_refused(model: Model, what: str, why: str) -> None:
+    with pytest.raises(ModelError, match=what) as caught:
+        prepare(model)
+    assert why in caught.value.why and "float" in caught.value.fix
 
 
 def test_bodies_and_foreign_nodes_stay_in_float_and_are_noted(caplog: pytest.LogCaptureFixture) -> None:

@@ -8,11 +8,12 @@ import pytest
 from edgert.backend.ort import Function
 from edgert.errors import ModelError
 from edgert.graph import Model, Node, clean, infer, read, write
-from edgert.quantization.from_qdq import Unquantized, split_qdq
+from edgert.quantization.from_qdq import QdqModel, split_qdq
 from edgert.quantization.lowering.lower import lower
 from edgert.quantization.lowering.trt_form import dla_scales, parse_cache, write_cache
 from edgert.quantization.scheme.scheme import scheme
 from edgert.quantization.scheme.units import Target
+from edgert.quantization.strip_qdq import strip_qdq
 from tests.unit.graph.graphs import make, node
 from tests.unit.quantization.nets import Array, amax_of, branches, conv, feeds_of, graph_of, residual, stored
 
@@ -20,8 +21,8 @@ F32 = np.float32
 INT8 = np.int8(0)
 
 
-def taken_apart(model: Model) -> Unquantized:
-    return split_qdq(graph_of(clean(model)[0]))
+def taken_apart(model: Model) -> QdqModel:
+    return split_qdq(clean(model)[0])
 
 
 def quantized(model: Model, target: Target) -> Model:
@@ -230,7 +231,7 @@ class TestRefusals:
     def test_models_that_compute_on_integers(self, op: str) -> None:
         graph = replace(graph_of(residual()), nodes=(Node(op, ("x",), ("y",), name="odd"),))
         with pytest.raises(ModelError) as caught:
-            split_qdq(graph)
+            strip_qdq(graph)
         error = caught.value
         assert error.what == f"node 'odd' is {op}: the model computes on integers"
         assert "QuantFormat.QDQ" in error.fix

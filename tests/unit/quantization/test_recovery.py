@@ -98,7 +98,7 @@ def test_channels_are_evened_out_first_and_units_kept_after_that() -> None:
     made = recovered(Maker(), Scores(), RecoveryOptions(smoothed, 60))
     assert cast(Any, made.quantized) == ("smooth", frozenset({"stem"}), True)
     assert made.search is not None and made.search.kept == ("stem",) and made.search.met
-    assert made.scan is not None and made.scan.names == ("stem", "head", "body")
+    assert made.scan is not None and tuple(made.scan) == ("stem", "head", "body")
     enough = recovered(Maker(), Scores(smoothing=0.6), RecoveryOptions(smoothed, 60))
     assert enough.search is None and cast(Any, enough.quantized)[0] == "smooth"
 

@@ -4,7 +4,7 @@ import pytest
 from edgert.errors import ModelError
 from edgert.graph import Model
 from edgert.quantization.scheme.scheme import scheme
-from edgert.quantization.scheme.units import Scheme, Sharing, Target
+from edgert.quantization.scheme.units import Scheme, Target
 from tests.unit.graph.graphs import make, node
 from tests.unit.quantization.nets import branches, conv, graph_of, residual, shuffled, stored
 
@@ -22,16 +22,6 @@ def between(*nodes: object, shape: tuple[int, ...] = (1, 4, 6, 6), **tensors: ob
     ends = stored(first=(4, 4, 1, 1), last=(4, 4, 1, 1))
     body = [conv("first", "x", "t"), *nodes, conv("last", "u", "y")]
     return make(body, {"x": shape}, {"y": None}, {**ends, **tensors})  # type: ignore[arg-type, list-item]
-
-
-def test_sharing_grows_over_chains() -> None:
-    sharing = Sharing()
-    sharing.join(["a", "b"])
-    sharing.join(["c", "d"])
-    sharing.join(["d", "a"])
-    groups = sharing.groups(["b", "c", "d", "a", "e"])
-    assert groups["a"] == groups["c"] == ("b", "c", "d", "a")
-    assert groups["e"] == ("e",)
 
 
 class TestUnits:

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from edgert.errors import ArtifactError, CalibrationError
-from edgert.quantization.recovery import Scan, scan
+from edgert.quantization.recovery import scan
 from tests.unit.quantization.test_mixed import Measured
 
 COSTS = {"stem": 0.5, "body": 0.0, "neck": 0.1, "head": 2.0}
@@ -24,61 +24,44 @@ def but(name: str) -> frozenset[str]:
 def test_each_unit_is_rounded_alone_and_ranked_by_what_that_costs() -> None:
     error = rounding_error()
     result = scan(list(COSTS), error)
-    assert result.baseline == pytest.approx(2.6)
-    assert result.names == ("head", "stem", "neck", "body")
-    assert result.is_complete
-    assert [item.cost for item in result.ranked] == [2.0, 0.5, 0.1, 0.0]
-    assert error.asked == [frozenset(), *map(but, COSTS)]
+    assert list(result.items()) == [("head", 2.0), ("stem", 0.5), ("neck", 0.1), ("body", 0.0)]
+    assert error.asked == [*map(but, COSTS)]
 
 
 def test_what_is_left_of_one_unit_is_the_whole() -> None:
     error = rounding_error({"only": 3.0})
-    assert scan(["only"], error).ranked[0].cost == 3.0
+    assert scan(["only"], error) == {"only": 3.0}
     assert error.asked == [frozenset()]
 
 
 def test_equal_costs_keep_the_order_given_and_doubles_count_once() -> None:
     result = scan(["c", "a", "b", "a"], rounding_error(dict.fromkeys("abc", 1.0)))
-    assert result.names == ("c", "a", "b")
-
-
-def test_nothing_to_scan_still_measures_the_baseline() -> None:
-    assert scan([], rounding_error({"other": 4.0})) == Scan(4.0, ())
+    assert list(result) == ["c", "a", "b"]
 
 
 def test_when_time_is_over_the_rest_stands_between_what_costs_and_what_does_not() -> None:
     error = rounding_error()
-    result = scan(["body", "stem", "neck", "head"], error, budget_s=25, clock=error.clock)
-    assert len(error.asked) == 3  # at 0, 10 and 20 s; the next would begin at 30 s
-    assert result.names == ("stem", "neck", "head", "body")
-    assert [item.cost for item in result.ranked] == [0.5, None, None, 0.0]
-    assert not result.is_complete
-
-
-def test_the_baseline_is_measured_whatever_the_time() -> None:
-    error = rounding_error()
-    result = scan(list(COSTS), error, budget_s=0, clock=error.clock)
-    assert error.asked == [frozenset()]
-    assert result.names == tuple(COSTS)
-    assert result.baseline == pytest.approx(2.6)
+    result = scan(["body", "stem", "neck", "head"], error, budget_s=15, clock=error.clock)
+    assert len(error.asked) == 2  # at 0 and 10 s; the next would begin at 20 s
+    assert list(result.items()) == [("stem", 0.5), ("neck", None), ("head", None), ("body", 0.0)]
 
 
 def test_an_interrupted_scan_goes_on_where_it_was(tmp_path: Path) -> None:
     state = tmp_path / "deep" / "scan.json"
     with pytest.raises(KeyboardInterrupt):
-        scan(list(COSTS), rounding_error(stop_at=3), state=state, key="k")
+        scan(list(COSTS), rounding_error(stop_at=2), state=state, key="k")
     assert [path.name for path in state.parent.iterdir()] == ["scan.json"]
     again = rounding_error()
     result = scan(list(COSTS), again, state=state, key="k")
     assert again.asked == [but("neck"), but("head")]
-    assert result.ranked == scan(list(COSTS), rounding_error()).ranked
+    assert result == scan(list(COSTS), rounding_error())
 
 
 def test_known_values_cost_no_time(tmp_path: Path) -> None:
     scan(list(COSTS), rounding_error(), state=tmp_path / "s", key="k")
     error = rounding_error()
     result = scan(list(COSTS), error, state=tmp_path / "s", key="k", budget_s=0, clock=error.clock)
-    assert result.is_complete
+    assert None not in result.values()
     assert error.asked == []
 
 
@@ -91,7 +74,7 @@ def test_a_state_of_something_else_is_started_over_and_said_so(
     state.write_text(json.dumps({**json.loads(state.read_text()), **change}))
     error = rounding_error()
     scan(list(COSTS), error, state=state, key="k")
-    assert len(error.asked) == 5
+    assert len(error.asked) == 4
     assert "started over" in caplog.text
     again = rounding_error()
     scan(list(COSTS), again, state=state, key="k")
@@ -121,9 +104,9 @@ def test_an_error_that_is_no_number_names_the_unit(tmp_path: Path, bad: float) -
 def test_every_unit_is_ranked_once_and_those_that_cost_by_cost(costs: dict[str, float], seconds: int) -> None:
     error = rounding_error(costs)
     result = scan(list(costs), error, budget_s=seconds, clock=error.clock)
-    assert sorted(result.names) == sorted(costs)
-    places = [1 if item.cost is None else 0 if item.cost > 0 else 2 for item in result.ranked]
+    assert sorted(result) == sorted(costs)
+    places = [1 if cost is None else 0 if cost > 0 else 2 for cost in result.values()]
     assert places == sorted(places)
-    dear = [item.cost for item in result.ranked if item.cost is not None and item.cost > 0]
+    dear = [cost for cost in result.values() if cost is not None and cost > 0]
     assert dear == sorted(dear, reverse=True)
-    assert len(error.asked) == 1 + sum(item.cost is not None for item in result.ranked)
+    assert len(error.asked) == sum(cost is not None for cost in result.values())

@@ -5,7 +5,6 @@ import pytest
 
 from edgert.errors import CalibrationError, ModelError
 from edgert.graph import Graph, infer, read
-from edgert.quantization.calibration import walk as module
 from edgert.quantization.calibration.walk import Slice, slice_at_targets, walk
 from tests.unit.graph.graphs import make, node, weights
 
@@ -42,11 +41,6 @@ def test_each_node_runs_once_and_only_what_is_needed_stays() -> None:
     assert set(cut["c"].made) == {"b", "c"} and cut["c"].dead == ("a",)
     assert cut["d"].made == ("d",) and fed(cut["d"]) == ["b"] and cut["d"].dead == ("b",)
     assert fed(cut["y"]) == ["c", "d", "x"] and cut["y"].dead == ("c", "d", "x", "y")
-
-
-def test_what_later_pieces_do_not_read_is_not_kept() -> None:
-    (only,) = slice_at_targets(graph(), ["c"])
-    assert only.made == ("c",) and set(only.dead) == {"c", "x"}
 
 
 def test_values_are_those_of_the_whole_graph() -> None:
@@ -89,14 +83,6 @@ def test_feeds_are_left_alone() -> None:
     list(walk(graph(), ["a", "y"], FEEDS, MODEL))
     assert [set(one) for one in FEEDS] == [{"x"}] * 3
     np.testing.assert_array_equal([one["x"] for one in FEEDS], before)
-
-
-def test_two_images_are_on_their_way_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert module.THREADS == 2
-    monkeypatch.setattr(module, "THREADS", 1)
-    one = list(walk(graph(), ["y"], FEEDS, MODEL))
-    monkeypatch.undo()
-    np.testing.assert_array_equal(one, list(walk(graph(), ["y"], FEEDS, MODEL)))
 
 
 def test_it_stops_before_the_next_piece() -> None:

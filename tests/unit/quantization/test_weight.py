@@ -5,7 +5,6 @@ import pytest
 
 from edgert.graph import Graph, Node, infer, read
 from edgert.quantization.lowering.weights import (
-    along_axis,
     channel_means,
     fit_bias,
     from_kernel_layout,
@@ -65,11 +64,6 @@ def test_a_channel_of_zeros_has_a_scale() -> None:
     assert scales[0] == np.float32(1) / np.float32(127)
     assert np.all(np.isfinite(quantize_weight(weight, scales, 0).restored))
     assert weight_scales(np.zeros((2, 2), np.float32), None).shape == ()
-
-
-def test_spread() -> None:
-    scales = np.array([1.0, 2.0], np.float32)
-    assert along_axis(scales, 1, 4).shape == (1, 2, 1, 1)
 
 
 def test_a_bias_in_steps_of_both_scales() -> None:
