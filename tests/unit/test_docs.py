@@ -33,7 +33,7 @@ README = (ROOT / "README.md").read_text(encoding="utf-8")
 
 
 def misread(command: Piece) -> str:
-    """Why edgert does not understand a command; empty where it does. Nothing is run."""
+    """Why edgert does not understand a command; empty where it does. Nothing is run; files need not be there."""
     _, verb, *arguments = shlex.split(command.text)
     if verb.startswith("-"):
         return ""
@@ -43,7 +43,8 @@ def misread(command: Piece) -> str:
         GROUP.commands[verb].make_context(verb, arguments)
     except USAGE as error:
         is_short = type(error).__name__ == "MissingParameter" and not command.whole
-        return "" if is_short else str(error.format_message())
+        why = str(error.format_message())
+        return "" if is_short or why.endswith("does not exist.") else why
     return ""
 
 
