@@ -40,20 +40,20 @@ class UsbCamera(v4l2.Kernel):
 
     def ioctl(self, fd: int, request: int, argument: Any) -> None:
         assert fd == 5
-        if request == v4l2.G_FMT:
+        if request == v4l2.Request.G_FMT:
             pix = argument.fmt.pix
             (pix.width, pix.height), pix.pixelformat = self.size, v4l2.fourcc(self.letters)
         elif not self.lists:
             raise OSError(errno.ENOTTY, "Inappropriate ioctl for device")
-        elif request == v4l2.ENUM_FMT:
+        elif request == v4l2.Request.ENUM_FMT:
             argument.pixelformat = v4l2.fourcc(self._nth(list(self.modes), argument.index))
-        elif request == v4l2.ENUM_FRAMESIZES:
+        elif request == v4l2.Request.ENUM_FRAMESIZES:
             self._size(argument, self.modes[self._letters(argument.pixel_format)])
-        elif request == v4l2.ENUM_FRAMEINTERVALS:
+        elif request == v4l2.Request.ENUM_FRAMEINTERVALS:
             rates = self.modes[self._letters(argument.pixel_format)]
             self._rate(argument, rates.get((argument.width, argument.height), next(iter(rates.values()))))
         else:
-            raise AssertionError(v4l2.NAMES[request])
+            raise AssertionError(v4l2.Request(request).name)
 
     def _letters(self, pixel_format: int) -> str:
         return pixel_format.to_bytes(4, "little").decode("ascii")

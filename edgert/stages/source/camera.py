@@ -49,16 +49,16 @@ def camera_source(name: str, config: SourceStage, context: Context) -> LiveSourc
     Raises ConfigError: ``source`` names no device. Raises DeviceError: on the first frame: there is no such camera, or
     this user may not read it.
     """
-    path, clock = device_path(config.source, f"stages.{name}.source"), context.clock
+    path = device_path(config.source, f"stages.{name}.source")
     live = True if config.realtime is None else config.realtime
-    timeline = Timeline(name, config, clock, MediaClock(live=True), fps=None, paced=False)
-    devices = _Devices(name, path, config, context.counter, clock)
+    timeline = Timeline(name, config, context.clock, MediaClock(live=True), fps=None, paced=False)
+    devices = _Devices(name, path, config, context)
     return LiveSource(
         name,
         path,
         devices.connect,
         timeline,
-        clock,
+        context.clock,
         live=live,
         reconnect=config.reconnect,
         start=config.start,
@@ -67,35 +67,57 @@ def camera_source(name: str, config: SourceStage, context: Context) -> LiveSourc
 
 
 class _Devices:
-    """Ways to open one camera, best first: the board's decoder, the driver writing to GPU memory, FFmpeg."""
+    """Ways to open one camera, best first: the board's decoder, the driver writing to GPU memory, FFmpeg.
 
-    def __init__(self, name: str, path: str, config: SourceStage, counter: Counter, clock: Clock) -> None:
-        self._where, self._path, self._config = f"stages.{name}", path, config
-        self._counter, self._clock = counter, clock
-        self._choice, self._mode = DecoderChoice(self._where, config.decode), ModeChoice(path, config, self._where)
-        self._check = RateCheck(self._where, path, config.fps, clock) if config.fps else None
+    Its pixel format and rate are chosen by what the pipeline file requests and the driver lists.
+    """
+
+    def __init__(self, name: str, path: str, config: SourceStage, context: Context) -> None:
+        self._where, self._path, self._requested = f"stages.{name}", path, config
+        self._config = config  # with ``format: mjpeg`` where that was chosen
+        self._offers: Offers = {}  # formats and rates of the camera at its size; empty where its driver lists nothing
+        self._counter, self._clock = context.counter, context.clock
+        self._choice = DecoderChoice(self._where, config.decode)
+        self._check = RateCheck(self._where, path, config.fps, context.clock) if config.fps else None
 
     def connect(self, device: CudaDevice | None) -> Device:
         """Open the camera. Raises DeviceError: there is no such camera, or this user may not read it."""
         check_device(self._path, self._where)
-        self._mode.update()
-        refuse_bare_sensor(self._path, self._mode.offers, self._where)
-        camera = self._open(self._mode.config, device)
-        return camera if self._check is None else self._check.watch(camera, self._mode.offers)
+        self._update_modes()
+        refuse_bare_sensor(self._path, self._offers, self._where)
+        camera = self._open(device)
+        return camera if self._check is None else self._check.watch(camera, self._offers)
 
     def why_not_on_gpu(self, device: CudaDevice) -> str:
         """Return why the camera cannot write images to GPU memory, as far as is known before it is opened."""
-        self._mode.update()
-        if not self._why_not_on_board(self._mode.config):
-            return ""
-        is_known = (self._config.format or "").lower() in FORMATS
+        self._update_modes()
+        is_known = not self._why_not_on_board() or self._format in FORMATS
         return "" if is_known else f"its format is not known; {', '.join(FORMATS)} can be read in place"
 
-    def _open(self, config: SourceStage, device: CudaDevice | None) -> Device:
-        path, where, counter, clock = self._path, self._where, self._counter, self._clock
-        if (camera := self._open_on_board(config, device)) is not None:
+    @property
+    def _format(self) -> str:
+        return (self._config.format or "").lower()
+
+    def _update_modes(self) -> None:
+        """Read the camera's modes again, because another one may be plugged in. Without a camera nothing changes."""
+        requested = self._requested
+        size, offered = offers(self._path, requested.size, Kernel())
+        if not offered:
+            return
+        self._offers, before = offered, self._config.format
+        is_mjpeg = not requested.format and (
+            wants_mjpeg(offered, requested.fps) or (requested.decode == "gpu" and MJPEG in offered)
+        )
+        self._config = requested.model_copy(update={"format": "mjpeg"}) if is_mjpeg else requested
+        if is_mjpeg and before != "mjpeg" and size is not None:
+            shown = "%s: MJPEG is requested from camera %s; frames/s at %dx%d: %s"
+            log.info(shown, self._where, self._path, *size, describe_rates(offered))
+
+    def _open(self, device: CudaDevice | None) -> Device:
+        path, where, config, counter, clock = self._path, self._where, self._config, self._counter, self._clock
+        if (camera := self._open_on_board(device)) is not None:
             return camera
-        if device is not None and (config.format or "").lower() in FORMATS:
+        if device is not None and self._format in FORMATS:
             try:
                 return UserPointerCamera(path, config, device, counter, clock, where, Kernel())
             except DeviceError as error:  # opening it another way reports a camera that is really broken
@@ -110,15 +132,18 @@ class _Devices:
             path, counter, clock, where=where, format="v4l2", options=options, timeout_s=config.timeout, live=True
         )
 
-    def _open_on_board(self, config: SourceStage, device: CudaDevice | None) -> Device | None:
+    def _open_on_board(self, device: CudaDevice | None) -> Device | None:
         """Return the camera whose images the board decodes; None where the board cannot.
 
         Raises FinalError: ``decode: gpu``, and neither the board nor a GPU can decode them.
         """
-        reason = self._why_not_on_board(config)
+        config = self._config
+        reason = self._why_not_on_board()
         if not reason:
+            if config.fps:  # GStreamer refuses a rate that the camera does not offer
+                fps = nearest(self._offers, _FOURCC.get(self._format, ""), config.fps)
+                config = config.model_copy(update={"fps": fps})
             try:
-                config = self._mode.with_offered_rate()
                 camera = JetsonCamera(self._path, config, self._counter, self._clock, self._where, device, self._choice)
                 self._choice.log_decoder("", JETSON_DECODER)
                 return camera
@@ -131,53 +156,13 @@ class _Devices:
             raise FinalError(what, why=reason, where=f"{self._where}.decode", fix="leave decode: out")
         return None
 
-    def _why_not_on_board(self, config: SourceStage) -> str:
+    def _why_not_on_board(self) -> str:
         """Return why the board does not decode the camera's images; empty when it does."""
-        if config.decode == "cpu":
+        if self._config.decode == "cpu":
             return "decode: cpu"
-        format_name = (config.format or "").lower()
-        if format_name not in USB_CODECS:
+        if self._format not in USB_CODECS:
             return f"format: is none of {', '.join(USB_CODECS)}"
-        return self._choice.refused or jetson_missing() or (missing_mjpeg() if format_name == "mjpeg" else "")
-
-
-class ModeChoice:
-    """Pixel format and rate requested from a camera, by what the pipeline file asks and the driver lists.
-
-    Attributes:
-        config: section of the source, with ``format: mjpeg`` where that was chosen.
-        offers: formats and rates of the camera at its size; empty where its driver lists nothing.
-    """
-
-    def __init__(self, path: str, config: SourceStage, where: str) -> None:
-        self._path, self._requested, self._where = path, config, where
-        self.config = config
-        self.offers: Offers = {}
-
-    def update(self) -> None:
-        """Read the camera's modes again, because another one may be plugged in. Without a camera nothing changes."""
-        size, offered = offers(self._path, self._requested.size, Kernel())
-        if offered:
-            self.offers = offered
-            before, is_mjpeg = self.config.format, self._takes_mjpeg()
-            self.config = self._requested.model_copy(update={"format": "mjpeg"}) if is_mjpeg else self._requested
-            if is_mjpeg and before != "mjpeg" and size is not None:
-                shown = "%s: MJPEG is requested from camera %s; frames/s at %dx%d: %s"
-                log.info(shown, self._where, self._path, *size, describe_rates(offered))
-
-    def with_offered_rate(self) -> SourceStage:
-        """Return the section with the nearest rate that the camera offers, because GStreamer refuses any other."""
-        letters = _FOURCC.get((self.config.format or "").lower(), "")
-        if not self.config.fps:
-            return self.config
-        return self.config.model_copy(update={"fps": nearest(self.offers, letters, self.config.fps)})
-
-    def _takes_mjpeg(self) -> bool:
-        if self._requested.format:
-            return False
-        return wants_mjpeg(self.offers, self._requested.fps) or (
-            self._requested.decode == "gpu" and MJPEG in self.offers
-        )
+        return self._choice.refused or jetson_missing() or (missing_mjpeg() if self._format == "mjpeg" else "")
 
 
 class JetsonCamera(Device):

@@ -13,6 +13,7 @@ import logging
 import os
 import select
 from collections.abc import Iterator
+from enum import IntEnum
 
 from edgert.clock import Clock
 from edgert.config.stages import SourceStage
@@ -45,25 +46,25 @@ CAPTURE, USERPTR = 1, 2  # V4L2_BUF_TYPE_VIDEO_CAPTURE, V4L2_MEMORY_USERPTR
 CAP_CAPTURE, CAP_STREAMING, CAP_DEVICE_CAPS = 0x1, 0x0400_0000, 0x8000_0000
 FLAG_ERROR, FLAG_MONOTONIC, FLAG_CLOCK_MASK = 0x40, 0x2000, 0xE000
 COLORSPACE_REC709, COLORSPACE_JPEG, QUANTIZATION_FULL = 3, 7, 1
-QUERYCAP, S_FMT, S_PARM, REQBUFS = 0x8068_5600, 0xC0D0_5605, 0xC0CC_5616, 0xC014_5608
-QBUF, DQBUF, STREAMON, STREAMOFF = 0xC058_560F, 0xC058_5611, 0x4004_5612, 0x4004_5613
-G_FMT = 0xC0D0_5604
-ENUM_FMT, ENUM_FRAMESIZES, ENUM_FRAMEINTERVALS = 0xC040_5602, 0xC02C_564A, 0xC034_564B
-NAMES = {
-    QUERYCAP: "VIDIOC_QUERYCAP",
-    S_FMT: "VIDIOC_S_FMT",
-    S_PARM: "VIDIOC_S_PARM",
-    REQBUFS: "VIDIOC_REQBUFS",
-    QBUF: "VIDIOC_QBUF",
-    DQBUF: "VIDIOC_DQBUF",
-    STREAMON: "VIDIOC_STREAMON",
-    STREAMOFF: "VIDIOC_STREAMOFF",
-    G_FMT: "VIDIOC_G_FMT",
-    ENUM_FMT: "VIDIOC_ENUM_FMT",
-    ENUM_FRAMESIZES: "VIDIOC_ENUM_FRAMESIZES",
-    ENUM_FRAMEINTERVALS: "VIDIOC_ENUM_FRAMEINTERVALS",
-}
-"""Request → its name in the kernel, for messages."""
+
+
+class Request(IntEnum):
+    """Requests to a driver; each is ``VIDIOC_`` and its name in the kernel."""
+
+    QUERYCAP = 0x8068_5600
+    ENUM_FMT = 0xC040_5602
+    G_FMT = 0xC0D0_5604
+    S_FMT = 0xC0D0_5605
+    REQBUFS = 0xC014_5608
+    QBUF = 0xC058_560F
+    DQBUF = 0xC058_5611
+    STREAMON = 0x4004_5612
+    STREAMOFF = 0x4004_5613
+    S_PARM = 0xC0CC_5616
+    ENUM_FRAMESIZES = 0xC02C_564A
+    ENUM_FRAMEINTERVALS = 0xC034_564B
+
+
 _U32 = ctypes.c_uint32
 
 
@@ -188,13 +189,13 @@ class Node:
         except OSError as error:
             raise self.error("cannot open", cause(error)) from error
 
-    def ask(self, request: int, argument: ctypes.Structure | ctypes.c_int) -> None:
+    def ask(self, request: Request, argument: ctypes.Structure | ctypes.c_int) -> None:
         """Send a request to the driver, which leaves its answer in ``argument``."""
         try:
             self._kernel.ioctl(self._fd, request, argument)
         except OSError as error:
-            what = "lost" if request == DQBUF else "cannot use"
-            raise self.error(what, f"{NAMES[request]}: {error.strerror}") from error
+            what = "lost" if request == Request.DQBUF else "cannot use"
+            raise self.error(what, f"VIDIOC_{request.name}: {error.strerror}") from error
 
     def wait(self, timeout_s: float) -> bool:
         """Return whether a filled buffer came in time."""
@@ -245,12 +246,12 @@ class UserPointerCamera(Device):
         self._blocks: list[Block] = []
         try:
             self._image_format = self._agreed(config)
-            self._node.ask(REQBUFS, RequestBuffers(BUFFERS, CAPTURE, USERPTR))
+            self._node.ask(Request.REQBUFS, RequestBuffers(BUFFERS, CAPTURE, USERPTR))
             nbytes = -(-self._image_format.sizeimage // _PAGE_BYTES) * _PAGE_BYTES
             for index in range(BUFFERS):
                 self._blocks.append(device.block(nbytes))
                 self._queue(index)
-            self._node.ask(STREAMON, ctypes.c_int(CAPTURE))
+            self._node.ask(Request.STREAMON, ctypes.c_int(CAPTURE))
         except DeviceError:
             self.close()
             raise
@@ -274,8 +275,8 @@ class UserPointerCamera(Device):
             return
         self._is_open = False
         try:
-            self._node.ask(STREAMOFF, ctypes.c_int(CAPTURE))
-            self._node.ask(REQBUFS, RequestBuffers(0, CAPTURE, USERPTR))
+            self._node.ask(Request.STREAMOFF, ctypes.c_int(CAPTURE))
+            self._node.ask(Request.REQBUFS, RequestBuffers(0, CAPTURE, USERPTR))
         except DeviceError as error:
             log.debug("%s", error)  # an unplugged camera has nothing to stop
         self._node.close()
@@ -287,30 +288,30 @@ class UserPointerCamera(Device):
     def _agreed(self, config: SourceStage) -> PixFormat:
         """Set size, format and rate, and return what the driver granted."""
         found = Capability()
-        self._node.ask(QUERYCAP, found)
+        self._node.ask(Request.QUERYCAP, found)
         caps = found.device_caps if found.capabilities & CAP_DEVICE_CAPS else found.capabilities
         if not (caps & CAP_CAPTURE and caps & CAP_STREAMING):
             raise self._node.error("cannot use", "it is not a streaming video capture device")
         requested = Format(type=CAPTURE)
         requested.fmt.pix.width, requested.fmt.pix.height = config.size or (640, 480)
         requested.fmt.pix.pixelformat = fourcc(self._letters)
-        self._node.ask(S_FMT, requested)
+        self._node.ask(Request.S_FMT, requested)
         pix: PixFormat = requested.fmt.pix
         if pix.pixelformat != fourcc(self._letters):
             raise self._node.error("cannot use", f"it does not offer {self._letters}")
         if config.fps:
             rate = StreamParm(type=CAPTURE, numerator=1000, denominator=round(config.fps * 1000))
-            self._node.ask(S_PARM, rate)
+            self._node.ask(Request.S_PARM, rate)
         return pix
 
     def _queue(self, index: int) -> None:
         address, nbytes = self._blocks[index].host.ctypes.data, self._blocks[index].nbytes
-        self._node.ask(QBUF, Buffer(index=index, type=CAPTURE, memory=USERPTR, userptr=address, length=nbytes))
+        self._node.ask(Request.QBUF, Buffer(index=index, type=CAPTURE, memory=USERPTR, userptr=address, length=nbytes))
 
     def _next(self) -> Image | None:
         """Return the image in the buffer that the driver has filled; None for a damaged one."""
         buffer = Buffer(type=CAPTURE, memory=USERPTR)
-        self._node.ask(DQBUF, buffer)
+        self._node.ask(Request.DQBUF, buffer)
         if buffer.flags & FLAG_ERROR:
             self.skipped += 1
             self._queue(buffer.index)

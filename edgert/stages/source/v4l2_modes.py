@@ -48,12 +48,12 @@ def offers(path: str, size: Size | None, kernel: v4l2.Kernel) -> tuple[Size | No
         try:
             if size is None:
                 format = v4l2.Format(type=v4l2.CAPTURE)
-                kernel.ioctl(fd, v4l2.G_FMT, format)
+                kernel.ioctl(fd, v4l2.Request.G_FMT, format)
                 size = int(format.fmt.pix.width), int(format.fmt.pix.height)
             found = dict[str, tuple[Range, ...]]()
             for index in range(_MOST):
                 one = v4l2.FormatDescription(index=index, type=v4l2.CAPTURE)
-                if not _is_there(fd, kernel, v4l2.ENUM_FMT, one):
+                if not _is_there(fd, kernel, v4l2.Request.ENUM_FMT, one):
                     break
                 if _has_size(fd, kernel, one.pixelformat, size):
                     found[_fourcc(one.pixelformat)] = tuple(_rates(fd, kernel, one.pixelformat, size))
@@ -147,7 +147,7 @@ class _Counted:
 def _has_size(fd: int, kernel: v4l2.Kernel, pixel_format: int, size: Size) -> bool:
     for index in range(_MOST):
         one = v4l2.FrameSize(index=index, pixel_format=pixel_format)
-        if not _is_there(fd, kernel, v4l2.ENUM_FRAMESIZES, one):
+        if not _is_there(fd, kernel, v4l2.Request.ENUM_FRAMESIZES, one):
             return False
         if one.type == _DISCRETE:
             if (one.numbers[0], one.numbers[1]) == size:
@@ -164,7 +164,7 @@ def _has_size(fd: int, kernel: v4l2.Kernel, pixel_format: int, size: Size) -> bo
 def _rates(fd: int, kernel: v4l2.Kernel, pixel_format: int, size: Size) -> Iterator[Range]:
     for index in range(_MOST):
         one = v4l2.FrameInterval(index=index, pixel_format=pixel_format, width=size[0], height=size[1])
-        if not _is_there(fd, kernel, v4l2.ENUM_FRAMEINTERVALS, one):
+        if not _is_there(fd, kernel, v4l2.Request.ENUM_FRAMEINTERVALS, one):
             return
         shortest, longest = tuple(one.fractions[:2]), tuple(one.fractions[2:4])
         if one.type == _DISCRETE:

@@ -57,17 +57,17 @@ class Kernel(v4l2.Kernel):
 
     def ioctl(self, fd: int, request: int, argument: Any) -> None:
         assert fd == 7 and self.is_open
-        self.asked.append(v4l2.NAMES[request].removeprefix("VIDIOC_"))
+        self.asked.append(v4l2.Request(request).name)
         if request == self.fails:
             raise OSError(self.code, "Invalid argument" if self.code == errno.EINVAL else "No such device")
-        if request == v4l2.QUERYCAP:
+        if request == v4l2.Request.QUERYCAP:
             ctypes.memmove(ctypes.byref(argument), bytes(recorded(v4l2.Capability)), 104)
-        elif request == v4l2.S_FMT:
+        elif request == v4l2.Request.S_FMT:
             ctypes.memmove(ctypes.byref(argument), bytes(self.format), 208)
-        elif request == v4l2.QBUF:
+        elif request == v4l2.Request.QBUF:
             assert argument.memory == v4l2.USERPTR and argument.userptr % 4096 == 0
             self.queued.append((argument.index, argument.userptr, argument.length))
-        elif request == v4l2.DQBUF:
+        elif request == v4l2.Request.DQBUF:
             self._fill(argument)
 
     def _fill(self, argument: Any) -> None:
@@ -113,7 +113,7 @@ def page_aligned(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_structs_and_requests_are_those_of_the_kernels_header() -> None:
-    assert {name: getattr(v4l2, name) for name in RECORDED["requests"]} == RECORDED["requests"]
+    assert {one.name: one.value for one in v4l2.Request} == RECORDED["requests"]
     letters = {"yuyv422": "YUYV", "yuyv": "YUYV", "nv12": "NV12", "gray": "GREY"}  # V4L2_PIX_FMT_GREY
     assert {name: found for name, (found, _) in v4l2.FORMATS.items()} == letters
     capability = recorded(v4l2.Capability)
@@ -216,9 +216,9 @@ def test_damaged_and_lost_frames_are_counted() -> None:
 @pytest.mark.parametrize(
     ("fails", "why"),
     [
-        (v4l2.QUERYCAP, "VIDIOC_QUERYCAP: Invalid argument"),
-        (v4l2.REQBUFS, "VIDIOC_REQBUFS: Invalid argument"),
-        (v4l2.STREAMON, "VIDIOC_STREAMON: Invalid argument"),
+        (v4l2.Request.QUERYCAP, "VIDIOC_QUERYCAP: Invalid argument"),
+        (v4l2.Request.REQBUFS, "VIDIOC_REQBUFS: Invalid argument"),
+        (v4l2.Request.STREAMON, "VIDIOC_STREAMON: Invalid argument"),
     ],
 )
 def test_what_the_driver_refuses_is_named_and_nothing_is_left_behind(fails: int, why: str) -> None:
@@ -238,12 +238,12 @@ def test_another_format_than_was_asked_for_is_refused() -> None:
 
 
 def test_an_unplugged_camera_is_lost() -> None:
-    rig = Rig(Kernel(v4l2.DQBUF, errno.ENODEV))
+    rig = Rig(Kernel(v4l2.Request.DQBUF, errno.ENODEV))
     opened = rig.open()
     with pytest.raises(DeviceError) as caught:
         next(opened.images())
     assert (caught.value.what, caught.value.why) == ("lost camera /dev/video0", "VIDIOC_DQBUF: No such device")
-    rig.kernel.fails = v4l2.STREAMOFF
+    rig.kernel.fails = v4l2.Request.STREAMOFF
     opened.close()
     assert not rig.kernel.is_open and rig.device.live_bytes == 0
 
@@ -268,7 +268,7 @@ def test_which_cameras_write_where_the_gpu_reads(integrated: bool, format: str |
 def test_where_the_driver_refuses_frames_go_through_the_processor(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    rig = Rig(Kernel(v4l2.REQBUFS))
+    rig = Rig(Kernel(v4l2.Request.REQBUFS))
     monkeypatch.setattr(camera, "check_device", lambda *_: None)
     monkeypatch.setattr(camera, "Kernel", lambda: rig.kernel)
     monkeypatch.setattr(ffmpeg, "Video", lambda *_, **__: "through FFmpeg")
