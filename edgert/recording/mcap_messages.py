@@ -31,6 +31,8 @@ _GREEN, _WHITE, _SHADE = (
 _ENCODINGS = {"bgr": "bgr8", "rgb": "rgb8", "gray": "mono8", "yuyv": "yuv422_yuy2", "nv12": "nv12", "i420": "i420"}
 _ENCODINGS |= {"16UC1": "16UC1", "32FC1": "32FC1"}  # depth in millimeters, and in meters
 _CODECS = {"hevc": "h265"}
+_CAMERA_TYPES = {"video": VIDEO, "image": IMAGE, "depth": IMAGE}
+"""Last part of a camera's topic → message type."""
 
 
 @cache
@@ -45,35 +47,27 @@ def _annotation_schema() -> bytes:
     return (Path(__file__).parent / "schemas" / "ImageAnnotations.json").read_bytes()
 
 
-def own_topic(name: str) -> Topic:
-    """Return one of edgert's own topics."""
-    return Topic(name, f"edgert.{name.rpartition('/')[2].title()}", encoded({"type": "object"}))
-
-
-def video_topic(stream: str) -> Topic:
-    """Return the topic of a camera's packets."""
-    return Topic(f"/{stream}/video", VIDEO, _ros_schema(VIDEO), is_cdr=True)
-
-
-def image_topic(stream: str, kind: str = "image") -> Topic:
-    """Return the topic of a camera's images as pixels, or of its depth images: ``depth``."""
-    return Topic(f"/{stream}/{kind}", IMAGE, _ros_schema(IMAGE), is_cdr=True)
-
-
-def annotation_topic(stream: str) -> Topic:
-    """Return the topic of the annotations that Foxglove draws over a camera's images."""
-    return Topic(f"/{stream}/annotations", "foxglove.ImageAnnotations", _annotation_schema())
-
-
 def topic_named(name: str) -> Topic | None:
-    """Return the topic with this name; None if recordings have no such topic."""
+    """Return the topic with this name; None if recordings have no such topic.
+
+    It is one of edgert's own, or of a camera: ``/STREAM/video`` has its packets, ``image`` its images as pixels,
+    ``depth`` its depth images, and ``annotations`` what Foxglove draws over its images.
+    """
     stream, _, kind = name[1:].rpartition("/")
     if name in _OWN:
-        return own_topic(name)
-    if stream and kind in ("image", "depth"):
-        return image_topic(stream, kind)
-    made = {"video": video_topic, "annotations": annotation_topic}
-    return made[kind](stream) if stream and kind in made else None
+        return Topic(name, f"edgert.{kind.title()}", encoded({"type": "object"}))
+    if stream and kind in _CAMERA_TYPES:
+        return Topic(name, _CAMERA_TYPES[kind], _ros_schema(_CAMERA_TYPES[kind]), is_cdr=True)
+    if stream and kind == "annotations":
+        return Topic(name, "foxglove.ImageAnnotations", _annotation_schema())
+    return None
+
+
+def topic(name: str) -> Topic:
+    """Return the topic with this name, which recordings have; see :func:`topic_named`."""
+    found = topic_named(name)
+    assert found is not None, name
+    return found
 
 
 def _stamp(time_ns: int) -> tuple[int, int]:

@@ -43,32 +43,17 @@ class ReplayClock:
         return event.is_set()
 
 
-class _Edge:
-    """Results between two tasks, by stream."""
+_Edge = dict[str, deque[Result]]
+"""Results between two tasks, by stream, each with a lease of its frame."""
 
-    def __init__(self) -> None:
-        self._waiting: dict[str, deque[Result]] = {}
 
-    def put(self, result: Result) -> None:
-        """Add a result, with a lease of its frame."""
-        waiting = self._waiting.setdefault(result.frame.stream, deque())
-        waiting.append(result)
-        if len(waiting) > _MOST_WAITING:
-            waiting.popleft().frame.lease.release()
-
-    def take(self, key: Key) -> Result | None:
-        """Remove and return the oldest result of a frame, with its lease; None without one."""
-        waiting = self._waiting.get(key[0], ())
-        for result in waiting:
-            if result.frame.index == key[1]:
-                waiting.remove(result)  # type: ignore[union-attr]  # it is not empty
-                return result
-        return None
-
-    def clear(self) -> None:
-        for waiting in self._waiting.values():
-            while waiting:
-                waiting.popleft().frame.lease.release()
+def _take(edge: _Edge, key: Key) -> Result | None:
+    """Remove and return the oldest result of a frame, with its lease; None without one."""
+    waiting = edge.get(key[0], deque())
+    found = next((one for one in waiting if one.frame.index == key[1]), None)
+    if found is not None:
+        waiting.remove(found)
+    return found
 
 
 class _Node:
@@ -95,14 +80,15 @@ class _Node:
     def take(self, key: Key) -> Result | None:
         if (joined := self.parts.pop(key, None)) is not None:
             return joined
-        return next((one for edge in self.edges.values() if (one := edge.take(key)) is not None), None)
+        return next((one for edge in self.edges.values() if (one := _take(edge, key)) is not None), None)
 
     def clear(self) -> None:
-        for edge in self.edges.values():
-            edge.clear()
-        for result in self.parts.values():
+        waiting = [one for edge in self.edges.values() for each in edge.values() for one in each]
+        for result in (*waiting, *self.parts.values()):
             result.frame.lease.release()
         self.parts.clear()
+        for edge in self.edges.values():
+            edge.clear()
 
 
 class ReplayLoop:
@@ -193,7 +179,7 @@ class ReplayLoop:
 
     def _part(self, node: _Node, entry: Entry) -> None:
         key, edge = (entry.stream, entry.frame), node.edges.get(str(entry.more))
-        part = None if edge is None else edge.take(key)
+        part = None if edge is None else _take(edge, key)
         if part is None:
             return
         first = node.parts.get(key)
@@ -297,7 +283,10 @@ class ReplayLoop:
             node.task.wiring.branch(result)  # it notes the order that is restored behind the branches
         for edge in node.listeners:
             result.frame.lease.retain()
-            edge.put(result)
+            waiting = edge.setdefault(result.frame.stream, deque())
+            waiting.append(result)
+            if len(waiting) > _MOST_WAITING:
+                waiting.popleft().frame.lease.release()
 
 
 def check_tasks(recorded: Sequence[str], tasks: Sequence[Task], removed: Sequence[str]) -> None:

@@ -10,7 +10,7 @@ from edgert.clock import REAL
 from edgert.config.stages import SourceStage
 from edgert.memory import Counter
 from edgert.recording.mcap_file import Damage, McapWriter, Message, Topic, read_messages
-from edgert.recording.mcap_messages import own_topic
+from edgert.recording.mcap_messages import topic as topic_named
 from edgert.runtime.frame import U8
 from edgert.stages.source.kinds import source_for
 from tests.helpers.clips import h264_units, write_clip
@@ -45,7 +45,7 @@ def rewritten(path: Path, out: Path, changes: Mapping[str, Callable[[bytes], byt
         payload = changes.get(message.topic, bytes)(bytes(message.data))
         if payload is not None:
             is_own = message.topic.startswith("/edgert/")
-            topic = own_topic(message.topic) if is_own else Topic(message.topic, "x", b"", is_cdr=True)
+            topic = topic_named(message.topic) if is_own else Topic(message.topic, "x", b"", is_cdr=True)
             writer.add(topic, message.log_ns, message.publish_ns, payload, sequence=message.sequence)
     out.write_bytes(data + writer.end())
     return out

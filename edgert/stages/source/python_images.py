@@ -4,8 +4,10 @@ The scenes are ``synthetic:blank``, ``noise`` and ``counter``.
 """
 
 import inspect
+import math
 import threading
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from functools import partial
 from itertools import count, cycle, repeat
 from typing import Any, Protocol, runtime_checkable
 
@@ -13,12 +15,13 @@ import numpy as np
 
 from edgert.config.stages import SourceStage
 from edgert.errors import ConfigError, nearest
-from edgert.memory import Lease, lend
+from edgert.memory import GrowingPool, Lease, lend
 from edgert.memory.cuda import CudaDevice
 from edgert.runtime.frame import U8
 from edgert.stages.context import Context
+from edgert.stages.gpu.upload import shared_pool
 from edgert.stages.source.planes import as_planes
-from edgert.stages.source.timeline import Canvas, Image, ImageSource, MediaClock
+from edgert.stages.source.timeline import Image, ImageSource, MediaClock
 from edgert.user_code import constructor_errors, load_object
 
 DEFAULT_SIZE = (640, 480)
@@ -54,16 +57,19 @@ class PythonSource(ImageSource):
         where = f"{self._where}.source"
         make = scene_named(code, where) if kind == "synthetic" else load_object(code, where, context.directory)
         self._maker = _call_factory(make, config, self._where)
-        self._canvas = Canvas(*(config.size or DEFAULT_SIZE), context.counter)
+        self._size = config.size or DEFAULT_SIZE
+        self._pool: GrowingPool | None = None
+        self._make_pool: Callable[[], GrowingPool] = partial(GrowingPool, math.prod(self._size) * 3, context.counter)
         self.thin = self._timeline.thin
 
     def share(self, device: CudaDevice) -> None:
         """Give a renderer memory that this GPU reads; copy an iterable's images there. Call it before the start."""
-        self._canvas.share(device)
+        self._make_pool = partial(shared_pool, device, math.prod(self._size) * 3)
         self._timeline.share(device)
 
     def close(self) -> None:
-        self._canvas.close()
+        """Free the memory of images when the last lease ends; later images get new memory."""
+        self._pool = None
 
     def _images(self, stop: threading.Event) -> Generator[Image, None, None]:
         try:
@@ -76,10 +82,14 @@ class PythonSource(ImageSource):
 
     def _drawn(self) -> Iterator[tuple[U8, Lease]]:
         if isinstance(self._maker, Renderer):
+            width, height = self._size
             for index in count():
-                out, lease = self._canvas.acquire()
+                self._pool = self._pool or self._make_pool()
+                leased = self._pool.acquire()
+                assert leased is not None  # there is no limit
+                out = leased[0].reshape(height, width, 3)
                 self._maker.render(index, out)
-                yield out, lease
+                yield out, leased[1]
         else:
             for image in self._maker:
                 (plane,) = as_planes(image, "bgr", self._where)

@@ -6,18 +6,17 @@ from collections import deque
 from collections.abc import Generator, Iterable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
-from functools import partial
 
 from edgert.clock import Clock
 from edgert.config.stages import SourceStage
 from edgert.errors import StageError
 from edgert.frozen import with_fast_init
-from edgert.memory import Counter, GrowingPool, Lease
+from edgert.memory import Lease
 from edgert.memory.cuda import CudaDevice
 from edgert.runtime.frame import U8, Color, DepthImage, Frame, PixelFormat
 from edgert.runtime.stage import SourceStats
 from edgert.stages.context import Context
-from edgert.stages.gpu.upload import Staging, shared_pool
+from edgert.stages.gpu.upload import Staging
 
 YUV = Color()
 
@@ -47,31 +46,6 @@ class Image:
     file: str = ""
     sender_ns: int | None = None
     depth: DepthImage | None = None
-
-
-class Canvas:
-    """Pool of BGR buffers of one size, reused when their leases end."""
-
-    def __init__(self, width: int, height: int, counter: Counter) -> None:
-        self.width, self.height = width, height
-        self._make = partial(GrowingPool, width * height * 3, counter)
-        self._supply: GrowingPool | None = None
-
-    def share(self, device: CudaDevice) -> None:
-        """Allocate memory that this GPU also reads from now on."""
-        self._make = partial(shared_pool, device, self.width * self.height * 3)
-        self._supply = None
-
-    def acquire(self) -> tuple[U8, Lease]:
-        """Return a buffer (height, width, 3) uint8, contents undefined, and its lease."""
-        self._supply = self._supply or self._make()
-        leased = self._supply.acquire()
-        assert leased is not None  # there is no limit
-        return leased[0].reshape(self.height, self.width, 3), leased[1]
-
-    def close(self) -> None:
-        """Free the memory when the last lease ends; later images get new memory."""
-        self._supply = None
 
 
 DEFAULT_PERIOD_NS = 40_000_000

@@ -37,7 +37,7 @@ def test_packets(stream: str, size: int) -> None:
     unit = messages.read_video(memoryview(b"".join(parts)))
     assert (unit.format, bytes(unit.data)) == ("hevc", data[:size])
     if size == 3:
-        found = as_ros(messages.video_topic(stream), *parts)
+        found = as_ros(messages.topic(f"/{stream}/video"), *parts)
         assert found.format == "h265"
         assert bytes(found.data) == data[:3]
         assert (found.frame_id, found.timestamp.nanosec) == (stream, STAMP_NS % 10**9)
@@ -49,7 +49,7 @@ def test_images(format: str, shape: tuple[int, ...]) -> None:
     head = messages.image_head("cam", STAMP_NS, (shape[1], shape[0]), format, pixels.nbytes)
     unit = messages.read_image(memoryview(head + pixels.tobytes()))
     assert (unit.format, unit.size, bytes(unit.data)) == (format, (shape[1], shape[0]), pixels.tobytes())
-    found = as_ros(messages.image_topic("cam"), head, pixels.tobytes())
+    found = as_ros(messages.topic("/cam/image"), head, pixels.tobytes())
     assert (found.width, found.height, bytes(found.data)) == (shape[1], shape[0], pixels.tobytes())
     assert found.step == pixels.nbytes // shape[0]
 

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from edgert.recording.mcap_file import Topic
-from edgert.recording.mcap_messages import image_head, image_topic, video_message, video_topic
+from edgert.recording.mcap_messages import image_head, topic, video_message
 from edgert.runtime import Frame
 from edgert.stages.source.packets import Format, Inbox, Sample, Tap
 
@@ -47,7 +47,7 @@ class PacketTrack:
     """Packets of a source, each as one access unit with start codes."""
 
     def __init__(self, stream: str, tap: Tap, memory_bytes: int, wake: threading.Event) -> None:
-        self.topic, self._stream, self._tap = video_topic(stream), stream, tap
+        self.topic, self._stream, self._tap = topic(f"/{stream}/video"), stream, tap
         self._memory_bytes = memory_bytes
         self._inbox: Inbox = tap.listen(memory_bytes, wake)
         self._format: Format | None = None
@@ -141,7 +141,7 @@ class PixelTrack:
     """Images of a source without packets. They are copied in its thread, because the camera needs its buffers back."""
 
     def __init__(self, stream: str, memory_bytes: int, waits: bool, wake: threading.Event) -> None:
-        self.topic, self._stream, self.lost = image_topic(stream), stream, 0
+        self.topic, self._stream, self.lost = topic(f"/{stream}/image"), stream, 0
         self._memory_bytes, self._waits, self._wake = memory_bytes, waits, wake
         self._pieces = deque[tuple[Piece, int, Callable[..., bytes]]]()
         self._change, self._nbytes, self._is_closed = threading.Condition(), 0, False
@@ -164,7 +164,7 @@ class PixelTrack:
         pieces = [self._piece(frame, frame.to_host().planes, frame.format, about)]
         if depth is not None:
             about["camera"], form = depth.camera, "16UC1" if depth.values.dtype == np.uint16 else "32FC1"
-            pieces.insert(0, self._piece(frame, [depth.values], form, None, image_topic(self._stream, "depth")))
+            pieces.insert(0, self._piece(frame, [depth.values], form, None, topic(f"/{self._stream}/depth")))
         with self._change:
             self._pieces.extend(pieces)
 

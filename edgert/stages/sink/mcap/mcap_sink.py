@@ -254,7 +254,7 @@ class McapSink:
         data["digests"] = {stage: messages.digest(record) for stage, record in result.outputs.items()}
         self._add(messages.RESULTS, frame.timestamp_ns, data)
         if (boxes := messages.drawn(result, data["time_ns"])) is not None:
-            self._writer.add(messages.annotation_topic(frame.stream), data["time_ns"], data["time_ns"], boxes)
+            self._writer.add(messages.topic(f"/{frame.stream}/annotations"), data["time_ns"], data["time_ns"], boxes)
         if (found := result.latest(Events)) is not None:
             for event in found.events:
                 self._add(messages.EVENTS, frame.timestamp_ns, event.to_json())
@@ -292,7 +292,7 @@ class McapSink:
     def _add(self, name: str, at_ns: int, value: Mapping[str, Any]) -> None:
         log_ns = time_of_day_ns(self._clock.now_ns(), self._clock)
         publish_ns = time_of_day_ns(at_ns, self._clock)
-        self._writer.add(messages.own_topic(name), log_ns, publish_ns, json_form.encoded(value))
+        self._writer.add(messages.topic(name), log_ns, publish_ns, json_form.encoded(value))
 
     def _begin_file(self) -> None:
         self._file = self._files.begin("")
