@@ -154,17 +154,18 @@ def merged(networks: Sequence[Network], weights: Sequence[float]) -> tuple[Netwo
     own: list[range] = []
     for network, weight in zip(networks, weights, strict=True):
         start = len(units)
-        units += [replace(unit, costs=_weighted(unit.costs, weight)) for unit in network.units]
+        units += [replace(unit, costs=weighted(unit.costs, weight)) for unit in network.units]
         for edge in network.edges:
             producer = None if edge.producer is None else edge.producer + start
             consumers = tuple(unit + start for unit in edge.consumers)
-            transitions = _weighted(edge.transitions, weight)
+            transitions = weighted(edge.transitions, weight)
             edges.append(replace(edge, producer=producer, consumers=consumers, transitions=transitions))
         own.append(range(start, len(units)))
     return Network(" and ".join(network.name for network in networks), tuple(units), tuple(edges), homes[0]), tuple(own)
 
 
-def _weighted(parts: Mapping[_K, _P], weight: float) -> dict[_K, _P]:
+def weighted(parts: Mapping[_K, _P], weight: float) -> dict[_K, _P]:
+    """Return the costs or transitions with all their amounts multiplied by a number."""
     return {key: type(part)(*(weight * getattr(part, name) for name in part.__slots__)) for key, part in parts.items()}
 
 

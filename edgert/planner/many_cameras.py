@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any
 
-from edgert.board.record import Board, find_board
+from edgert.board.record import find_board
 from edgert.config import PipelineFile
 from edgert.config.flow import inputs_of
 from edgert.config.stages import SourceStage
@@ -137,9 +137,8 @@ def plan_cameras(
         if board.without_edgert:
             none[board.name] = board.without_edgert
             continue
-        plans = partial(_plan_on, planned, file, board)
         try:
-            first = plans(1, mode)
+            first = planned(with_cameras(file, 1), board.name, mode, look=False)
         except EdgertError as error:
             none[board.name] = f"{error.what}: {error.why}" if error.why else error.what
             continue
@@ -153,7 +152,7 @@ def plan_cameras(
             none[board.name] = verdict_text(alone)
         for number, (name, row) in enumerate(best.items()):
             bar(f"{board.title} in {name}", sum(len(one.modes) for one in boards[:place]) + number, total)
-            most, limit = _find_capacity(row, cameras, partial(_row_of, plans, name))
+            most, limit = _find_capacity(row, cameras, partial(_row_of, planned, file, board.name, name))
             likely = max(most[0], math.floor(most[0] * most[1].headroom))
             found.append(BoardCapacity(board.name, board.title, name, most[0], likely, _upper_power_w(most[1]), limit))
     counts = fewest_boards([one.cameras for one in found], [one.power_w for one in found], cameras, spare)
@@ -193,12 +192,8 @@ def _source_of(file: PipelineFile) -> str:
     return sources[0]
 
 
-def _plan_on(planned: Plan, file: PipelineFile, board: Board, count: int, mode: str) -> Any:
-    return planned(with_cameras(file, count), board.name, mode, look=False)
-
-
-def _row_of(plans: Callable[[int, str], Any], mode: str, count: int) -> Row:
-    row: Row = plans(count, mode).boards[0].rows[0]
+def _row_of(planned: Plan, file: PipelineFile, board: str, mode: str, count: int) -> Row:
+    row: Row = planned(with_cameras(file, count), board, mode, look=False).boards[0].rows[0]
     return row
 
 

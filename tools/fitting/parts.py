@@ -9,7 +9,14 @@ from scipy.optimize import minimize, minimize_scalar
 from edgert.board.record import board
 from edgert.placement.contention import Contention
 from edgert.placement.cost.coefficients import ContentionCost, DlaCost, GpuCost, TransitionCost
-from edgert.placement.cost.formulas import PRECISIONS, Reformat, dla_seconds, dla_speed, executed_precision, gpu_speed
+from edgert.placement.cost.formulas import (
+    PRECISIONS,
+    dla_seconds,
+    dla_speed,
+    executed_precision,
+    gpu_speed,
+    reformat_ms,
+)
 from edgert.placement.cost.work import table
 from tools.fitting.published import Design, Timing, published, timings, works
 from tools.fitting.solve import Solution, Trial, fit, leave_out
@@ -169,10 +176,10 @@ _ELEMENTS = {  # Caffe layer → elements of its result; the inception modules o
 def fit_transition(gpu: GpuCost) -> TransitionCost:
     """Return transition times of an AGX Xavier at full clocks: medians of the rest beyond the reformat kernel."""
     record = board("agx-xavier-32gb")
-    reformat = Reformat.on(gpu_speed(record, record.mode("MAXN"), "fp16"), gpu)
+    speed = gpu_speed(record, record.mode("MAXN"), "fp16")
     measured = published()["transitions"]
     rest_us = {
-        name: [1e3 * (ms - reformat.time_ms(_ELEMENTS[layer] * _HALF_BYTES)) for layer, ms in measured[name]]
+        name: [1e3 * (ms - reformat_ms(_ELEMENTS[layer] * _HALF_BYTES, speed, gpu)) for layer, ms in measured[name]]
         for name in ("gpu", "dla")
     }
     to_dla, from_dla = (max(float(np.median(rest_us[name])), 0.0) for name in ("gpu", "dla"))

@@ -14,9 +14,12 @@ from dla import LIMITS
 from edgert.graph.dla_rewrites.resizing import MIN_OPSET, append_nearest
 from edgert.graph.draft import FLOATS, Chain, Draft, rewrite
 from edgert.graph.ir import Node
+from edgert.graph.operators import clip_bounds
 
 _CEILING = LIMITS["clip.ceiling"]
 """Range of the upper end of a Clip on a DLA; the lower end must be 0."""
+_HUGE = 1e30
+"""Largest end of a Clip; one closer to the limit of the type is none."""
 _USUAL_CEILING = 6.0  # as in ReLU6; ranges of a width that the DLA does not support are scaled to it
 
 
@@ -41,9 +44,11 @@ def _hard_sigmoid(draft: Draft, node: Node) -> None:
 
 
 def _clip(draft: Draft, node: Node) -> None:
-    low, high = _clip_end(draft, node, "min", 1, -math.inf), _clip_end(draft, node, "max", 2, math.inf)
-    shape = draft.image(node.inputs[0])
-    if shape is None or low is None or high is None or not low < high or (low, high) == (-math.inf, math.inf):
+    shape, bounds = draft.image(node.inputs[0]), clip_bounds(draft.graph, node)
+    if shape is None or bounds is None:
+        return
+    low, high = (end if abs(end) <= _HUGE else math.copysign(math.inf, end) for end in bounds)
+    if not low < high or (low, high) == (-math.inf, math.inf):
         return
     if low == 0 and _CEILING.low <= high <= _CEILING.high:
         return
@@ -69,17 +74,6 @@ def _append_clip(chain: Chain, shape: tuple[int, ...], low: float, width: float)
         chain.scalar("Mul", 1 / stretch)
     if low:
         chain.scalar("Add", low)
-
-
-def _clip_end(draft: Draft, node: Node, name: str, position: int, missing: float) -> float | None:
-    """Return one end of a Clip; None where it is computed. An end near the limit of the type counts as ``missing``."""
-    stored = None
-    if position < len(node.inputs) and node.inputs[position]:
-        stored = draft.value(node.inputs[position])
-        if stored is None:
-            return None
-    value = float(node.attributes.get(name, missing) if stored is None else stored.reshape(-1)[0])
-    return missing if abs(value) > 1e30 else value
 
 
 HARD_SWISH = rewrite(

@@ -1,9 +1,9 @@
 """Placement problem of a graph on a board: every unit's cost on every accelerator, and every transition."""
 
+import math
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 from itertools import permutations
-from typing import TypeVar
 
 from edgert.board.record import Board
 from edgert.board.sections import Mode, Precision
@@ -12,10 +12,8 @@ from edgert.graph import Graph
 from edgert.placement.cost import formulas
 from edgert.placement.cost.coefficients import Coefficients, GpuCost
 from edgert.placement.cost.power import Power, power
-from edgert.placement.cost.work import Numbers, Shapes, Table, Work, table, units
-from edgert.placement.problem import GPU, Cost, Edge, Network, Transition, Unit
-
-_Scaled = TypeVar("_Scaled", Cost, Transition)
+from edgert.placement.cost.work import Numbers, Table, Work, table, units
+from edgert.placement.problem import GPU, Cost, Edge, Network, Transition, Unit, weighted, with_costs
 
 
 def network(
@@ -62,14 +60,12 @@ def network(
     scale = batch / (first if isinstance(first, int) and first else 1)
     watts, value_bytes = power(board, mode), formulas.PRECISION_BYTES[precision]
     costs = _costs(table(works, scale), board, mode, coefficients, precision, watts, launch)
-    reformat = formulas.Reformat.on(formulas.gpu_speed(board, mode, precision), coefficients.gpu)
-    run_us = coefficients.dla.run_us if coefficients.dla else 0.0
+    speed = formulas.gpu_speed(board, mode, precision)
 
     def transitions(size_bytes: int) -> Mapping[tuple[str, str], Transition]:
         """Return every transition that a tensor of this size may take."""
         return {
-            pair: formulas.transition(size_bytes, *pair, coefficients.transition, reformat, watts, run_us)
-            for pair in permutations(costs, 2)
+            pair: formulas.transition(size_bytes, *pair, coefficients, speed, watts) for pair in permutations(costs, 2)
         }
 
     problem = []
@@ -87,18 +83,8 @@ def per_frame(batched: Network) -> Network:
     The frames of a run share launches, weights and a product's last tiles. Tensors keep the size of a full batch.
     """
     part = 1 / batched.batch
-    units = tuple(
-        replace(unit, costs={name: _scale(cost, part) for name, cost in unit.costs.items()}) for unit in batched.units
-    )
-    edges = tuple(
-        replace(edge, transitions={pair: _scale(one, part) for pair, one in edge.transitions.items()})
-        for edge in batched.edges
-    )
-    return replace(batched, units=units, edges=edges, batch=1)
-
-
-def _scale(cost: _Scaled, factor: float) -> _Scaled:
-    return replace(cost, **{field.name: factor * getattr(cost, field.name) for field in fields(cost)})
+    edges = tuple(replace(edge, transitions=weighted(edge.transitions, part)) for edge in batched.edges)
+    return replace(with_costs(batched, lambda unit: weighted(unit.costs, part)), edges=edges, batch=1)
 
 
 def _costs(
@@ -149,13 +135,13 @@ def _edges(
 
     ``value_bytes`` is the size of one value, multiplied by the batch and divided by the graph's own.
     """
-    shapes = Shapes(graph)
     producers = {name: index for index, work in enumerate(works) for name in work.outputs}
     consumers: dict[str, list[int]] = {name: [] for name in (*(spec.name for spec in graph.inputs), *producers)}
     for index, work in enumerate(works):
         for name in work.inputs:
             consumers.setdefault(name, []).append(index)
-    sizes = {name: int(shapes.size(name) * value_bytes) for name in consumers}
+    shapes = {name: graph.shape(name) for name in consumers}
+    sizes = {name: 0 if shape is None else int(math.prod(shape) * value_bytes) for name, shape in shapes.items()}
     return tuple(
         Edge(
             name=name,

@@ -10,7 +10,7 @@ import numpy as np
 from edgert.board.record import Board
 from edgert.board.sections import Mode, Precision
 from edgert.errors import ConfigError
-from edgert.placement.cost.coefficients import DlaCost, GpuCost, TransitionCost
+from edgert.placement.cost.coefficients import Coefficients, DlaCost, GpuCost
 from edgert.placement.cost.power import Power
 from edgert.placement.cost.work import Numbers, Scalars, Table
 from edgert.placement.problem import GPU, Transition
@@ -129,41 +129,27 @@ def _unknown(board: Board, mode: Mode) -> ConfigError:
 _PASSES = 2  # the tensor is read in one format and written in the other
 
 
-@dataclass(frozen=True, slots=True)
-class Reformat:
-    """Kernel that converts a tensor's format: milliseconds of its launch, and DRAM bytes per millisecond."""
-
-    launch_ms: float
-    bytes_per_ms: float
-
-    @classmethod
-    def on(cls, speed: Speed, cost: GpuCost) -> Reformat:
-        """Return the reformat kernel of one GPU in one mode."""
-        launch_ms = cost.launch_us * 1e-3 + cost.launch_kcycles * 1e6 / float(speed.clock_hz)
-        return cls(launch_ms, float(speed.bytes_per_s) * cost.bandwidth / 1e3)
-
-    def time_ms(self, size_bytes: float) -> float:
-        """Return the time to convert a tensor of this size."""
-        return self.launch_ms + _PASSES * size_bytes / self.bytes_per_ms
+def reformat_ms(size_bytes: float, speed: Speed, cost: GpuCost) -> float:
+    """Return the milliseconds of the kernel that converts a tensor's format, with its launch."""
+    launch_ms = cost.launch_us * 1e-3 + cost.launch_kcycles * 1e6 / float(speed.clock_hz)
+    return launch_ms + _PASSES * size_bytes / (float(speed.bytes_per_s) * cost.bandwidth / 1e3)
 
 
-def transition(
-    size_bytes: float, start: str, end: str, cost: TransitionCost, reformat: Reformat, watts: Power, run_us: float = 0.0
-) -> Transition:
+def transition(size_bytes: float, start: str, end: str, cost: Coefficients, speed: Speed, watts: Power) -> Transition:
     """Return the cost of moving one tensor; between two DLA cores it is also reformatted once.
 
     Args:
         size_bytes: size of the tensor in the precision in which it moves.
         start: accelerator that writes the tensor.
         end: accelerator that reads it.
-        cost: coefficients of transitions.
-        reformat: reformat kernel of the GPU.
+        cost: coefficients of the chip.
+        speed: peak speeds of the GPU.
         watts: power of the board.
-        run_us: time to start a loadable; counted where ``end`` is a DLA.
     """
     is_into, is_out_of = end != GPU, start != GPU
-    gpu_ms = reformat.time_ms(size_bytes) + is_into * cost.to_dla_us / 1e3
-    from_ms, to_ms = is_out_of * cost.from_dla_us / 1e3, is_into * run_us / 1e3
+    gpu_ms = reformat_ms(size_bytes, speed, cost.gpu) + is_into * cost.transition.to_dla_us / 1e3
+    from_ms = is_out_of * cost.transition.from_dla_us / 1e3
+    to_ms = cost.dla.run_us / 1e3 if is_into and cost.dla is not None else 0.0  # the start of a loadable
     traffic = float(_PASSES * size_bytes)
     energy_mj = watts.energy_mj(GPU, gpu_ms, traffic) + watts.dla_w * (from_ms + to_ms)
     return Transition(gpu_ms + from_ms + to_ms, gpu_ms, energy_mj, traffic, from_ms, to_ms)

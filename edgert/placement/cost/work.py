@@ -79,54 +79,38 @@ class Work:
         return self.product.macs
 
 
-class Shapes:
-    """Static shapes of a graph's tensors."""
+def shape_of(graph: Graph, tensor: str, node: Node) -> tuple[int, ...]:
+    """Return the shape of a tensor of ``node``; raise ModelError when it is not static."""
+    shape = graph.shape(tensor)
+    if shape is None:
+        raise _unknown_size_error(graph, tensor, node)
+    return shape
 
-    def __init__(self, graph: Graph) -> None:
-        self._constants, self._producers = graph.constants, graph.producers
-        self._specs = {**graph.specs, **{spec.name: spec for spec in (*graph.inputs, *graph.outputs)}}
 
-    def of(self, tensor: str, node: Node) -> tuple[int, ...]:
-        """Return the shape of a tensor of ``node``; raise ModelError when it is not static."""
-        if tensor in self._constants:
-            return tuple(self._constants[tensor].shape)
-        spec = self._specs.get(tensor)
-        if spec is None or not spec.is_static:
-            raise self._unknown_size_error(tensor, node)
-        return tuple(dim for dim in spec.shape if isinstance(dim, int))
+def _unknown_size_error(graph: Graph, tensor: str, node: Node) -> ModelError:
+    """Return the error for a tensor of unknown size, naming the first node whose result has no known size."""
+    spec, first = graph.spec(tensor), graph.producers.get(tensor)
+    why = f"its shape is {spec}" if spec else "no shape can be inferred for it"
+    fix = "give the model static input shapes (input: size, or profiles)"
+    passed = set[str]()  # a branch of an If may read a tensor that depends on it
+    while first is not None and (
+        behind := [one for one in first.reads if graph.shape(one) is None and one not in passed]
+    ):
+        passed.add(behind[0])
+        first = graph.producers.get(behind[0])
+    if first is not None and first.domain:
+        why = f"onnx does not know {first.domain}.{first.op} of node {first.name!r}, nor the size of its result"
+        fix = "write the size of that node's results into the file (value_info), or export without the operator"
+    elif first is not None:
+        why = f"the size of the result of {first.op} (node {first.name!r}) is known only after it has run"
+        fix = "export the model without it; a detector without non-maximum suppression, which task: does"
+    what = f"the cost of node {node.name!r} cannot be computed: its tensor {tensor!r} has no known size"
+    return ModelError(what, why=why, fix=fix)
 
-    def _unknown_size_error(self, tensor: str, node: Node) -> ModelError:
-        """Return the error for a tensor of unknown size, naming the first node whose result has no known size."""
-        spec, first = self._specs.get(tensor), self._producers.get(tensor)
-        why = f"its shape is {spec}" if spec else "no shape can be inferred for it"
-        fix = "give the model static input shapes (input: size, or profiles)"
-        passed = set[str]()  # a branch of an If may read a tensor that depends on it
-        while first is not None and (
-            behind := [one for one in first.reads if self._is_open(one) and one not in passed]
-        ):
-            passed.add(behind[0])
-            first = self._producers.get(behind[0])
-        if first is not None and first.domain:
-            why = f"onnx does not know {first.domain}.{first.op} of node {first.name!r}, nor the size of its result"
-            fix = "write the size of that node's results into the file (value_info), or export without the operator"
-        elif first is not None:
-            why = f"the size of the result of {first.op} (node {first.name!r}) is known only after it has run"
-            fix = "export the model without it; a detector without non-maximum suppression, which task: does"
-        what = f"the cost of node {node.name!r} cannot be computed: its tensor {tensor!r} has no known size"
-        return ModelError(what, why=why, fix=fix)
 
-    def _is_open(self, tensor: str) -> bool:
-        spec = self._specs.get(tensor)
-        return tensor not in self._constants and (spec is None or not spec.is_static)
-
-    def elements(self, tensor: str, node: Node) -> int:
-        """Return the number of values in a tensor of ``node``; raise ModelError when its shape is not static."""
-        return math.prod(self.of(tensor, node))
-
-    def size(self, tensor: str) -> int:
-        """Return the number of values in a tensor between units; 0 where its shape is not known."""
-        spec = self._specs.get(tensor)
-        return math.prod(dim for dim in spec.shape if isinstance(dim, int)) if spec and spec.is_static else 0
+def elements(graph: Graph, tensor: str, node: Node) -> int:
+    """Return the number of values in a tensor of ``node``; raise ModelError when its shape is not static."""
+    return math.prod(shape_of(graph, tensor, node))
 
 
 def kind_of(node: Node, product: Product) -> str:
@@ -135,12 +119,12 @@ def kind_of(node: Node, product: Product) -> str:
     return DEPTHWISE if kind == CONV and product.groups > 1 and product.channels == 1 else kind
 
 
-def traffic(node: Node, names: Iterable[str], shapes: Shapes) -> int:
+def traffic(graph: Graph, node: Node, names: Iterable[str]) -> int:
     """Return the number of elements read of these inputs; an operator that selects reads no more than it writes."""
-    read = sum(shapes.elements(name, node) for name in names)
+    read = sum(elements(graph, name, node) for name in names)
     if node.op not in _PARTS:
         return read
-    return min(read, sum(shapes.elements(name, node) for name in node.outputs if name))
+    return min(read, sum(elements(graph, name, node) for name in node.outputs if name))
 
 
 # Nodes fused into units.
@@ -202,7 +186,7 @@ class _Fuser:
     """Fusion of a graph's nodes into units; ``owner`` maps a node to the unit it has joined."""
 
     def __init__(self, graph: Graph, allowed: Collection[str] | None) -> None:
-        self.graph, self.shapes, self.allowed = graph, Shapes(graph), allowed
+        self.graph, self.allowed = graph, allowed
         self.position = {id(node): index for index, node in enumerate(graph.nodes)}
         self.owner: dict[int, list[Node]] = {}
         self.keys: dict[int, int] = {}  # unit → position of its last node that computes; units run in this order
@@ -222,7 +206,7 @@ class _Fuser:
         return tuple(_with_siblings([self._work(group) for group in order]))
 
     def _product(self, node: Node) -> Product:
-        return product_of(node, lambda tensor: self.shapes.of(tensor, node))
+        return product_of(node, lambda tensor: shape_of(self.graph, tensor, node))
 
     def _add(self, group: list[Node]) -> None:
         group.sort(key=lambda item: self.position[id(item)])
@@ -279,13 +263,13 @@ class _Fuser:
             product=product,
             read=self._read(busy) if copied is None else copied,
             written=self._written(busy) if copied is None else copied,
-            weights=sum(self.shapes.elements(name, node) for name, node in stored.items()),
+            weights=sum(elements(self.graph, name, node) for name, node in stored.items()),
             inputs=tuple(
                 dict.fromkeys(n for node in group for n in activation_inputs(self.graph, node) if n not in inside)
             ),
             outputs=tuple(name for node in group for name in node.outputs if name in leaving),
             launches=0 if kind == VIEW or copied == 0 else 1,
-            curved=sum(self.shapes.elements(node.outputs[0], node) for node in busy if node.op in _CURVED),
+            curved=sum(elements(self.graph, node.outputs[0], node) for node in busy if node.op in _CURVED),
         )
 
     def _copied(self, node: Node) -> int | None:
@@ -301,7 +285,7 @@ class _Fuser:
             producer = self.graph.producers.get(name)
             joins = [reader for reader in self.graph.consumers.get(name, ()) if about(reader.op).kind == "join"]
             if producer is None or producer.op in _PLACED or joins[0] is not node:
-                moved += self.shapes.elements(name, node)
+                moved += elements(self.graph, name, node)
         return moved
 
     def _leaving(self, group: Sequence[Node]) -> set[str]:
@@ -320,13 +304,13 @@ class _Fuser:
         for node in busy:
             fresh = [name for name in activation_inputs(self.graph, node) if name not in seen]
             seen.update(fresh)
-            total += traffic(node, fresh, self.shapes)
+            total += traffic(self.graph, node, fresh)
         return total
 
     def _written(self, busy: Sequence[Node]) -> int:
         leaving = self._leaving(busy)
         return sum(
-            self.shapes.elements(name, node)
+            elements(self.graph, name, node)
             for node in busy
             for name in filter(None, node.outputs)
             if name in leaving or not self.graph.consumers.get(name)
