@@ -89,7 +89,7 @@ class Broadcast:
         self._name = f"{stage}:{stream}"
         self._changed = threading.Condition()
         self._newest: Result | None = None
-        self._waiting, self._watching = list[Viewer](), list[Viewer]()
+        self._viewers = dict[Viewer, bool]()  # with whether they have had a key frame
         self._key_requested = self._closed = False
         self._pace = Pace(wanted.rate)
         self._images, self._overlay = ImagePainter(), Overlay(ELEMENTS)
@@ -109,7 +109,7 @@ class Broadcast:
             error, self._error = self._error, None
             if error is not None:
                 raise error
-            if not (self._waiting or self._watching) or not self._pace.takes(result.frame.timestamp_ns):
+            if not self._viewers or not self._pace.takes(result.frame.timestamp_ns):
                 return
             result = without_delivery(result)
             result.frame.lease.retain()
@@ -122,7 +122,7 @@ class Broadcast:
         """Add a viewer; end it at once if the stream has ended."""
         with self._changed:
             if not self._closed:
-                self._waiting.append(viewer)
+                self._viewers[viewer] = False
                 self._key_requested = True
                 if self._thread is None:
                     self._thread = threading.Thread(target=self._run, name=f"edgert:{self._name}", daemon=True)
@@ -134,9 +134,7 @@ class Broadcast:
     def leave(self, viewer: Viewer) -> None:
         """Remove a viewer."""
         with self._changed:
-            for viewers in (self._waiting, self._watching):
-                if viewer in viewers:
-                    viewers.remove(viewer)
+            self._viewers.pop(viewer, None)
             self._changed.notify_all()
 
     def refresh(self) -> None:
@@ -146,8 +144,7 @@ class Broadcast:
     @property
     def viewers(self) -> int:
         """Number of viewers."""
-        with self._changed:
-            return len(self._waiting) + len(self._watching)
+        return len(self._viewers)
 
     def close(self) -> None:
         """End the thread and every viewer."""
@@ -160,8 +157,7 @@ class Broadcast:
 
     def _end_viewers(self) -> None:
         with self._changed:
-            viewers = self._waiting + self._watching
-            self._waiting, self._watching = [], []
+            viewers, self._viewers = self._viewers, {}
         for viewer in viewers:
             viewer.end()
 
@@ -197,8 +193,10 @@ class Broadcast:
     def _next(self) -> Result | None:
         """Wait for the next result and return it; None when the last viewer has left, or at the end."""
         with self._changed:
-            self._changed.wait_for(self._is_due)
-            if not self._closed and (self._waiting or self._watching):
+            self._changed.wait_for(
+                lambda: self._newest or self._closed or (self._encoder is not None and not self._viewers)
+            )
+            if not self._closed and self._viewers:
                 result, self._newest = self._newest, None
                 return result
         self._forget()
@@ -209,10 +207,6 @@ class Broadcast:
             unused, self._newest = self._newest, None
         if unused is not None:
             unused.frame.lease.release()
-
-    def _is_due(self) -> bool:
-        is_idle = not (self._waiting or self._watching) and self._encoder is not None
-        return self._newest is not None or self._closed or is_idle
 
     def _encode(self, result: Result) -> None:
         shown = self._scale(result)
@@ -244,8 +238,8 @@ class Broadcast:
                 unit = unit._replace(data=self._head + unit.data)
         with self._changed:
             if unit.is_key:
-                self._watching, self._waiting = self._watching + self._waiting, []
-            viewers = list(self._watching)
+                self._viewers = dict.fromkeys(self._viewers, True)
+            viewers = [viewer for viewer, has_begun in self._viewers.items() if has_begun]
         for viewer in viewers:
             viewer.give(unit)
 
