@@ -17,8 +17,6 @@ from tests.helpers.command import ROOT
 from tests.helpers.damage import damaged
 
 COUNT, SENT = 3000, 100
-HEAD = 30
-"""Bytes of a record before its kind."""
 
 
 def body(number: int) -> bytes:
@@ -74,7 +72,7 @@ def readable(before: bytes, after: bytes) -> Iterator[int]:
     """Those of the messages whose record is as it was, where it was."""
     for number in range(SENT, COUNT):
         at = before.find(body(number))
-        begin = at - len("eventgateyard") - HEAD
+        begin = before.rfind(b"\n", 0, at) + 1
         if at >= 0 and before[begin : at + len(body(number))] == after[begin : at + len(body(number))]:
             yield number
 

@@ -25,7 +25,7 @@ from edgert.memory import Counter
 from edgert.memory.cuda import CudaDevice
 from edgert.runtime.records import Result
 from edgert.stages.sink import encoder_choice, gst_encoder
-from edgert.stages.sink.encoder_choice import NOT_ON_THIS_JETSON, MissingEncoders
+from edgert.stages.sink.encoder_choice import NOT_ON_THIS_JETSON
 from edgert.stages.sink.video import VideoSink
 from edgert.stages.source import gst
 from edgert.stages.source.nvmm_mapping import JetsonCalls, Surface
@@ -37,7 +37,11 @@ from tests.helpers.nvmm_camera import counts
 WHY = "GStreamer with openh264enc and h264parse is not installed: sudo apt install python3-gi gstreamer1.0-plugins-bad"
 STAND_IN = "openh264enc complexity=low gop-size=30 ! h264parse"
 STEP_NS = 33_366_667
-JETSON_6 = MissingEncoders("", NOT_ON_THIS_JETSON, NOT_ON_THIS_JETSON)
+
+
+def of_jetpack_6(codec: str, *, on_gpu: bool, ordinal: int = 0) -> list[tuple[str, str]]:
+    """The hardware encoders of a Jetson that has its own encoder alone."""
+    return [("nvenc", NOT_ON_THIS_JETSON), *([("board, on the GPU", "")] * on_gpu), ("board", "")]
 
 
 def instead_of_a_jetsons(monkeypatch: pytest.MonkeyPatch, encoder: str = STAND_IN) -> None:
@@ -46,7 +50,7 @@ def instead_of_a_jetsons(monkeypatch: pytest.MonkeyPatch, encoder: str = STAND_I
     found, _ = gst.gstreamer()
     if any(found.ElementFactory.find(name) is None for name in ("openh264enc", "h264parse")):
         pytest.skip(WHY)
-    monkeypatch.setattr(encoder_choice, "missing_encoders", lambda codec, ordinal=0: JETSON_6)
+    monkeypatch.setattr(encoder_choice, "hardware_encoders", of_jetpack_6)
     monkeypatch.setitem(gst_encoder.ENCODERS, "h264", encoder)
 
 
@@ -100,7 +104,7 @@ def run(path: Path, frames: int = 60, width: int = 160, height: int = 120, encod
     device, counter = CudaDevice(gpu, 0, Counter()), Counter()
     caps = f"video/x-raw,format=I420,width={width},height={height},framerate=30/1"
     bridge = f'appsink name=taken sync=false async=false appsrc name=given format=time caps="{caps}" ! {STAND_IN}'
-    cast("Any", encoder_choice).missing_encoders = lambda codec, ordinal=0: JETSON_6
+    cast("Any", encoder_choice).hardware_encoders = of_jetpack_6
     cast("Any", gst_encoder).NvmmPool = partial(gst_encoder.NvmmPool, calls=partial(Calls, gpu))
 
     class Watched(gst.Pipeline):

@@ -22,8 +22,8 @@ from edgert.memory import Counter
 from edgert.memory.cuda import CudaDevice, DeviceView
 from edgert.runtime.frame import Color, Frame
 from edgert.runtime.records import Result
-from edgert.stages.sink import encoder_choice, encoders, gpu_images, nvenc
-from edgert.stages.sink.encoder_choice import NO_JETSON, NOT_ON_THIS_JETSON, MissingEncoders, missing_encoders
+from edgert.stages.sink import encoder_choice, encoders, gpu_images, gst_encoder, nvenc
+from edgert.stages.sink.encoder_choice import NO_GPU, NOT_ON_THIS_JETSON, hardware_encoders
 from edgert.stages.sink.video import VideoSink
 from tests.helpers import gpu_pipeline
 from tests.helpers.cuda_double import CudaDouble
@@ -298,49 +298,37 @@ def test_the_double_has_the_real_names() -> None:
 
 
 def test_what_is_here(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert missing_encoders("h264") == MissingEncoders(NO_JETSON, "", "PyAV has no libnowhere")
+    def found() -> list[str]:
+        return [f"{kind}: {why}" for kind, why in hardware_encoders("h264", on_gpu=True)]
+
+    assert found() == ["nvenc: ", "ffmpeg: PyAV has no libnowhere"]
     monkeypatch.setitem(sys.modules, "PyNvVideoCodec", None)
-    found = missing_encoders("h264")
-    assert found.nvenc.startswith("PyNvVideoCodec is not installed") and found.ffmpeg == "PyAV has no libnowhere"
-    monkeypatch.setattr(nvenc, "driver_missing", lambda: nvenc.NO_GPU)
-    assert missing_encoders("h264") == MissingEncoders()
+    assert found()[0].startswith("nvenc: PyNvVideoCodec is not installed") and found()[1].endswith("no libnowhere")
+    monkeypatch.setattr(encoders, "has_encoder", lambda name: True)
+    assert found()[1] == "ffmpeg: "
+    monkeypatch.setattr(nvenc, "driver_missing", lambda: NO_GPU)
+    assert found() == [f"nvenc: {NO_GPU}", f"ffmpeg: {NO_GPU}"]
 
 
 @pytest.mark.parametrize(
-    ("board", "l4t", "reasons"),
+    ("board", "l4t", "nvenc_why", "ffmpeg_why", "board_why"),
     [
-        ("orin-nano-8gb", "36.4.3", ("a Jetson Orin Nano 8GB has no video encoder",) * 3),
-        ("orin-nx-16gb", "36.4.3", ("GStreamer has no", NOT_ON_THIS_JETSON, NOT_ON_THIS_JETSON)),
-        ("thor-t5000", "38.2.0", ("GStreamer has no", "", "PyAV has no libnowhere")),
+        ("orin-nano-8gb", "36.4.3", *("a Jetson Orin Nano 8GB has no video encoder",) * 3),
+        ("orin-nx-16gb", "36.4.3", NOT_ON_THIS_JETSON, NOT_ON_THIS_JETSON, "GStreamer has no x"),
+        ("thor-t5000", "38.2.0", "", "PyAV has no libnowhere", "GStreamer has no x"),
     ],
 )
 def test_what_is_on_a_jetson(
-    rig: Rig, monkeypatch: pytest.MonkeyPatch, board: str, l4t: str, reasons: tuple[str, ...]
+    rig: Rig, monkeypatch: pytest.MonkeyPatch, board: str, l4t: str, nvenc_why: str, ffmpeg_why: str, board_why: str
 ) -> None:
     monkeypatch.setenv("EDGERT_BOARD", board)
     machine = replace(real_detect(), l4t=l4t)
     monkeypatch.setattr(encoder_choice, "detect", lambda: machine)
-    from edgert.stages.sink import gst_encoder
-
-    monkeypatch.setattr(gst_encoder, "missing", lambda codec: f"GStreamer has no nvv4l2{codec}enc: sudo apt install x")
-    found = missing_encoders("h264")
-    assert all(
-        why.startswith(start) for why, start in zip((found.board, found.nvenc, found.ffmpeg), reasons, strict=True)
-    )
-
-
-@pytest.mark.parametrize(
-    ("on_gpu", "found", "kinds"),
-    [
-        (True, MissingEncoders("", NOT_ON_THIS_JETSON, NOT_ON_THIS_JETSON), ["board, on the GPU", "board"]),
-        (False, MissingEncoders("", NOT_ON_THIS_JETSON, NOT_ON_THIS_JETSON), ["board"]),
-        (True, MissingEncoders("", "", ""), ["nvenc", "ffmpeg", "board, on the GPU", "board"]),
-        (True, MissingEncoders(NO_JETSON, "not installed", ""), ["ffmpeg"]),
-        (True, MissingEncoders(), []),
-    ],
-)
-def test_the_order(on_gpu: bool, found: MissingEncoders, kinds: list[str]) -> None:
-    assert [kind for kind, why in encoder_choice.rank_encoders(on_gpu, found) if not why] == kinds
+    monkeypatch.setattr(gst_encoder, "missing", lambda codec: "GStreamer has no x")
+    found = [("nvenc", nvenc_why), ("ffmpeg", ffmpeg_why), ("board", board_why)]
+    assert hardware_encoders("h264", on_gpu=False) == found
+    found.insert(2, ("board, on the GPU", board_why))
+    assert hardware_encoders("h264", on_gpu=True) == found
 
 
 def test_a_pipeline_that_draws_and_records_brings_nothing_down_but_records(
@@ -408,8 +396,7 @@ def test_a_real_gpu_encodes_or_says_why_not(tmp_path: Path, caplog: pytest.LogCa
     sink = VideoSink("video", tmp_path / "out.mp4")
     copies = device.counter.read().copies
     write(sink, [Result(on_gpu(device, frame)) for frame in frames])
-    found = missing_encoders("h264", device.ordinal)
-    reason = found.nvenc
+    reason = dict(hardware_encoders("h264", on_gpu=True, ordinal=device.ordinal))["nvenc"]
     brought_down = device.counter.read().copies - copies
     print(f"NVENC here: {reason or 'yes'}; log: {caplog.text}")
     assert len(shown(tmp_path / "out.mp4")) == 30

@@ -18,46 +18,28 @@ _NEVER_HERE = NO_GPU, NO_JETSON, NOT_ON_THIS_JETSON
 """Reasons that are not worth a log line."""
 
 
-@dataclass(frozen=True, slots=True)
-class MissingEncoders:
-    """Why each hardware encoder cannot be used here, and what to do; empty where it can be used.
-
-    Attributes:
-        board: reason for a Jetson's own encoder, through GStreamer.
-        nvenc: reason for NVENC through PyNvVideoCodec.
-        ffmpeg: reason for NVENC through FFmpeg.
-    """
-
-    board: str = NO_JETSON
-    nvenc: str = NO_GPU
-    ffmpeg: str = NO_GPU
-
-
-def missing_encoders(codec: encoders.Codec, ordinal: int = 0) -> MissingEncoders:
-    """Return which encoders of a codec this machine lacks. ``ordinal`` is the number of the GPU."""
-    machine = detect()
-    board = machine.board
-    if board is not None and board.encoder is not None and not board.encoder.engines:
-        return MissingEncoders(*[f"a {board.title} has no video encoder"] * 3)
-    own = gst_encoder.missing(codec) if machine.is_jetson else NO_JETSON
-    if not machine.has_desktop_nvdec:
-        return MissingEncoders(own, NOT_ON_THIS_JETSON, NOT_ON_THIS_JETSON)
-    package = nvenc.missing(codec, ordinal)
-    no_codec = "" if encoders.has_encoder(encoders.NVENC[codec]) else f"PyAV has no {encoders.NVENC[codec]}"
-    is_about_gpu = bool(nvenc.driver_missing()) or not nvdec.missing()  # not about the package
-    return MissingEncoders(own, package, (package if is_about_gpu else "") or no_codec)
-
-
-def rank_encoders(on_gpu: bool, missing: MissingEncoders) -> list[tuple[encoders.Kind, str]]:
-    """Return the hardware encoders, best first, each with the reason not to try it; empty where there is none.
+def hardware_encoders(codec: encoders.Codec, *, on_gpu: bool, ordinal: int = 0) -> list[tuple[encoders.Kind, str]]:
+    """Return the hardware encoders of a machine, best first, each with the reason not to try it; empty for none.
 
     FFmpeg's NVENC is for machines without PyNvVideoCodec, because it only takes images on the host.
+
+    ``on_gpu`` is whether the images are on a GPU, and ``ordinal`` its number.
     """
-    kinds: list[tuple[encoders.Kind, str]] = [("nvenc", missing.nvenc), ("ffmpeg", missing.ffmpeg)]
-    if missing.board != NO_JETSON:
-        board: list[tuple[encoders.Kind, str]] = [("board", missing.board)]
-        kinds += [("board, on the GPU", missing.board), *board] if on_gpu else board
-    return kinds
+    machine = detect()
+    board, own = machine.board, gst_encoder.missing(codec) if machine.is_jetson else NO_JETSON
+    package = ffmpeg = NOT_ON_THIS_JETSON
+    if board is not None and board.encoder is not None and not board.encoder.engines:
+        own = package = ffmpeg = f"a {board.title} has no video encoder"
+    elif machine.has_desktop_nvdec:
+        package = nvenc.missing(codec, ordinal)
+        is_about_gpu = bool(nvenc.driver_missing()) or not nvdec.missing()  # not about the package
+        ffmpeg = package if is_about_gpu else ""
+        if not ffmpeg and not encoders.has_encoder(encoders.NVENC[codec]):
+            ffmpeg = f"PyAV has no {encoders.NVENC[codec]}"
+    kinds: list[tuple[encoders.Kind, str]] = [("nvenc", package), ("ffmpeg", ffmpeg)]
+    if on_gpu and own != NO_JETSON:
+        kinds.append(("board, on the GPU", own))
+    return kinds if own == NO_JETSON else [*kinds, ("board", own)]
 
 
 @dataclass(slots=True)
@@ -82,7 +64,7 @@ class EncoderChoice:
         """Raise DeviceError if it is known before the first image that nothing can encode."""
         if self.encode != "gpu":
             self._cpu = encoders.cpu_encoder_name(self.codec, self.where, self.live)
-        elif all(reasons := [why for _, why in rank_encoders(True, missing_encoders(self.codec))]):
+        elif all(reasons := [why for _, why in hardware_encoders(self.codec, on_gpu=True)]):
             raise self._no_hardware_encoder(reasons)
 
     def open(self, result: Result, format: encoders.VideoFormat) -> encoders.Encoder:
@@ -100,8 +82,8 @@ class EncoderChoice:
         device = encoders.image_gpu(result)
         reasons = list[str]()
         if self.encode != "cpu":
-            missing = missing_encoders(self.codec, device.ordinal if device else 0)
-            for kind, why in rank_encoders(device is not None, missing):
+            ordinal = device.ordinal if device else 0
+            for kind, why in hardware_encoders(self.codec, on_gpu=device is not None, ordinal=ordinal):
                 reason = why or self._refused.get(kind, "")
                 if not reason:
                     try:

@@ -8,9 +8,9 @@ next complete one.
 from __future__ import annotations
 
 import errno
+import json
 import os
 import re
-import struct
 import zlib
 from collections import deque
 from collections.abc import Iterator
@@ -23,20 +23,18 @@ from edgert.stages.sink.output_file import FULL, sync_file, sync_folder
 SEGMENT_BYTES = 1 << 20
 """Size of a file, unless one message is larger."""
 _MOST_BYTES = 1 << 28
-"""Bytes of a file that are read at most. Four bytes of JSON are a larger length, so no body contains a record."""
+"""Bytes of a file that are read at most."""
 ROW_BYTES = 64
 """Approximate size of a message beside its body."""
-_HEADER = struct.Struct("<dqI")
-"""Time of day minus monotonic clock, last number that is no longer needed, and the CRC-32 of both."""
-_RECORD = struct.Struct("<II")
-"""Head of a record: length of the rest, and its CRC-32. Zeros end the file's records."""
-_ROW = struct.Struct("<qdHHH")
-"""Number, time, and the lengths of kind, stream and rule. These and the body follow."""
+_HEADER_BYTES = 64
+"""Size of a file's first line: CRC-32 of the rest, time of day minus monotonic clock, last number no longer needed."""
+_RECORD = re.compile(rb"([0-9a-f]{8})( (\d{1,9}) [^\t\n]{,2000}\t)")
+"""Head of a record: CRC-32 of the rest, length of the body, and number, time, kind, stream and rule as JSON.
+
+The body and a line break follow. JSON has no tab, so no body contains a head.
+"""
 KINDS = ("result", "event", "crops")
 """Kinds of messages."""
-_KIND = re.compile("|".join(KINDS).encode())
-_KIND_AT = _RECORD.size + _ROW.size
-"""Offset of a record's kind, which marks the next record behind a damaged one."""
 
 
 class Row(NamedTuple):
@@ -62,9 +60,12 @@ class Row(NamedTuple):
 
     def encode(self) -> bytes:
         """Return the record of the row."""
-        texts = self.kind.encode(), self.stream.encode(), self.rule.encode()
-        data = b"".join((_ROW.pack(self.number, self.time_s, *map(len, texts)), *texts, self.body))
-        return _RECORD.pack(len(data), zlib.crc32(data)) + data
+        return _with_checksum(b" %d %b\t%b\n" % (len(self.body), json.dumps(self[:-1]).encode(), self.body))
+
+
+def _with_checksum(line: bytes) -> bytes:
+    """Return a line behind the checksum of all but its line break."""
+    return b"%08x%b" % (zlib.crc32(line[:-1]), line)
 
 
 class Segment:
@@ -87,13 +88,13 @@ class Segment:
         self.is_earlier = self.is_damaged = self.is_dirty = False
         self._rows: deque[Row] | None = deque()
         self._first_s, self._gone = 0.0, -1
-        self._file, self._end, self._capacity_bytes = -1, _HEADER.size, SEGMENT_BYTES
+        self._file, self._end, self._capacity_bytes = -1, _HEADER_BYTES, SEGMENT_BYTES
 
     @classmethod
     def create(cls, path: Path | None, epoch_s: float, row: Row, record: bytes) -> Segment:
         """Create a file with a message. Raises OSError."""
         made = cls(None, epoch_s)
-        made._capacity_bytes = max(SEGMENT_BYTES, _HEADER.size + len(record) + _RECORD.size)
+        made._capacity_bytes = max(SEGMENT_BYTES, _HEADER_BYTES + len(record))
         if path is None:
             made._write(record)
         else:
@@ -135,8 +136,7 @@ class Segment:
 
     def append(self, row: Row, record: bytes) -> bool:
         """Append a message; return False where it has no room. Raises OSError."""
-        end = self._end + len(record)
-        if self.is_earlier or end + _RECORD.size > self._capacity_bytes:
+        if self.is_earlier or self._end + len(record) > self._capacity_bytes:
             return False
         self._write(record)
         self._add(row)
@@ -151,8 +151,6 @@ class Segment:
         if self.count < before:
             self._gone, self._first_s = last, rows[0].time_s if rows else 0.0
             self._write_header()
-        if not rows:
-            self._end = _HEADER.size  # the next message overwrites the first
         return before - self.count
 
     def set_epoch(self, epoch_s: float) -> None:
@@ -171,14 +169,6 @@ class Segment:
         """Keep no messages in memory, if they can be read again."""
         if self.path is not None and self._file < 0:
             self._rows = None
-
-    def restore(self) -> None:
-        """Write the file again if it was removed while it is in use. Raises OSError."""
-        if self._file < 0 or self.path is None or os.fstat(self._file).st_nlink:
-            return
-        os.close(self._file)
-        self._file, path, self.path = -1, self.path, None  # in memory alone, should the next lines fail
-        self._create_file(path, b"".join(row.encode() for row in self.rows()))
 
     def sync(self) -> None:
         """Wait until the messages are on the disk. Raises OSError."""
@@ -205,7 +195,7 @@ class Segment:
     def _create_file(self, path: Path, records: bytes) -> None:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-        self._end = _HEADER.size
+        self._end = _HEADER_BYTES
         try:
             try:
                 os.posix_fallocate(self._file, 0, self._capacity_bytes)
@@ -222,29 +212,29 @@ class Segment:
         self._write_header()
 
     def _write(self, records: bytes) -> None:
-        if self._file >= 0 and os.pwrite(self._file, records + bytes(_RECORD.size), self._end) < len(records):
+        if self._file >= 0 and os.pwrite(self._file, records, self._end) < len(records):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         self._end, self.is_dirty = self._end + len(records), self._file >= 0
 
     def _write_header(self) -> None:
-        data = _HEADER.pack(self.epoch_s, self._gone, 0)[:-4]
-        header = data + struct.pack("<I", zlib.crc32(data))
+        text = json.dumps((self.epoch_s, self._gone)).encode().ljust(_HEADER_BYTES - 9)
         with suppress(OSError):  # messages may come twice, then
             if self._file >= 0:
-                os.pwrite(self._file, header, 0)
+                os.pwrite(self._file, _with_checksum(text + b"\n"), 0)
             elif self.path is not None:
                 with open(self.path, "r+b", opener=open_own) as file:
-                    file.write(header)
+                    file.write(_with_checksum(text + b"\n"))
 
     def _load(self) -> float:
         """Read the messages into memory, in the order of their numbers; return the epoch of the run that wrote them."""
         assert self.path is not None, "messages in memory are never unloaded"
         with open(self.path, "rb", opener=open_own) as file:
             data, written_s = file.read(_MOST_BYTES), os.fstat(file.fileno()).st_mtime
-        head = data[: _HEADER.size].ljust(_HEADER.size, b"\0")
-        epoch_s, gone, checksum = _HEADER.unpack(head)
-        is_known = checksum == zlib.crc32(head[:-4])
-        self._gone = max(self._gone, gone if is_known else -1)  # a full disk may have refused the last header
+        text, epoch_s = data[8 : _HEADER_BYTES - 1], 0.0
+        is_known = data[:8] == b"%08x" % zlib.crc32(text)
+        if is_known:
+            epoch_s, gone = json.loads(text)
+            self._gone = max(self._gone, gone)  # a full disk may have refused the last header
         rows = sorted(set(self._read_records(data)))
         if not is_known:
             self.is_damaged = True
@@ -257,23 +247,17 @@ class Segment:
 
     def _read_records(self, data: bytes) -> Iterator[Row]:
         """Yield the complete rows that are still needed, in any order: a medium may have moved some of them."""
-        at, is_end = _HEADER.size, False
-        while at + _KIND_AT <= len(data):
-            size, checksum = _RECORD.unpack_from(data, at)
-            begin, end = at + _RECORD.size, at + _RECORD.size + size
-            if size < _ROW.size or end > len(data) or zlib.crc32(memoryview(data)[begin:end]) != checksum:
-                self.is_damaged |= bool(size or checksum) and not is_end
-                is_end = True
-                found = _KIND.search(data, at + _KIND_AT + 1)
-                if found is None:
-                    return
-                at = found.start() - _KIND_AT
-                continue
-            at, row = end, _decode(data[begin:end])
-            if row is not None and self._gone < row.number <= self.last:
-                self.is_damaged |= is_end
-                is_end = False
-                yield row
+        view, at, end = memoryview(data), _HEADER_BYTES, _HEADER_BYTES
+        while (found := _RECORD.search(data, at)) is not None:
+            at, body_end = found.start() + 1, found.end() + int(found[3])
+            if int(found[1], 16) == zlib.crc32(view[found.start(2) : body_end]):
+                self.is_damaged |= found.start() > end
+                at = end = body_end + 1
+                number, time_s, kind, stream, rule = json.loads(found[2].split(maxsplit=1)[1])
+                row = Row(number, time_s, kind, stream, rule, data[found.end() : body_end])
+                if self._gone < row.number <= self.last:
+                    yield row
+        self.is_damaged |= bool(data[end:].strip(b"\0"))
 
     def _add(self, row: Row) -> None:
         rows = self.rows()
@@ -289,13 +273,3 @@ class Segment:
 def open_own(name: str, flags: int) -> int:
     """Open a file that only its owner may read; follow no link, and wait for no pipe's writer. Raises OSError."""
     return os.open(name, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o600)
-
-
-def _decode(data: bytes) -> Row | None:
-    number, time_s, *sizes = _ROW.unpack_from(data)
-    texts, begin = [], _ROW.size
-    for size in sizes:
-        texts.append(data[begin : begin + size].decode(errors="replace"))
-        begin += size
-    kind, stream, rule = texts
-    return Row(number, time_s, kind, stream, rule, data[begin:]) if begin <= len(data) else None

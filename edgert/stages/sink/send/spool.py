@@ -6,7 +6,6 @@ are sent, and the file is put aside.
 """
 
 import errno
-import fcntl
 import logging
 import os
 import threading
@@ -20,6 +19,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from edgert.errors import StageError, cause
+from edgert.files import try_lock
 from edgert.stages.sink import output_file, retention
 from edgert.stages.sink.send.segment import Row, Segment, open_own
 
@@ -185,8 +185,6 @@ class Spool:
         with self._lock:
             if self._is_closed or self._next - 1 <= acknowledged:
                 return
-            for segment in self._segments:
-                segment.restore()
             dirty = [segment for segment in self._segments if segment.is_dirty]
         for segment in dirty:
             segment.sync()
@@ -309,16 +307,14 @@ class Spool:
 def _lock(path: Path, where: str) -> int:
     """Return the locked file of a folder. Raises StageError if another process has it, OSError if it cannot be made."""
     lock = open_own(str(path / "lock"), os.O_RDWR | os.O_CREAT)
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError as error:
+    if not try_lock(lock):
         os.close(lock)
         raise StageError(
             f"another process sends from {path}",
             why="two processes would send each message twice",
             where=where,
             fix="stop the other, or give this pipeline a spool: of its own",
-        ) from error
+        )
     return lock
 
 

@@ -13,7 +13,7 @@ from edgert.errors import DeviceError
 from edgert.memory import Counter
 from edgert.runtime.records import Result
 from edgert.stages.sink import encoder_choice, encoders
-from edgert.stages.sink.encoder_choice import EncoderChoice, MissingEncoders
+from edgert.stages.sink.encoder_choice import EncoderChoice
 from edgert.stages.sink.stream.broadcast import Broadcast, Pace, Wanted, parameter_sets
 from tests.helpers.frames import frame_of
 from tests.helpers.waiting import wait_until
@@ -178,8 +178,7 @@ def test_an_encoder_that_fails_is_followed_by_the_next_and_the_last_one_ends_the
 
     show = Show()
     show.choice.encode = "auto"
-    monkeypatch.setattr(encoder_choice, "missing_encoders", lambda codec, ordinal=0: MissingEncoders("", "no", "no"))
-    monkeypatch.setattr(encoder_choice, "rank_encoders", lambda *_: [("board", "")])
+    monkeypatch.setattr(encoder_choice, "hardware_encoders", lambda *_, **__: [("board", "")])
     monkeypatch.setattr(EncoderChoice, "_make", lambda self, kind, format, *_: Broken(kind, format))
     viewer = show.join()
     show.broadcast.show(Result(frame_of()))
