@@ -24,7 +24,7 @@ from edgert.graph import Graph, Model, Node, extract, read, write
 from edgert.quantization.adaround import roundings
 from edgert.quantization.calibration import ranges, threshold, value_histogram
 from edgert.quantization.calibration.walk import THREADS, Feeds, check_stop, walk
-from edgert.quantization.equalization import equalize, scalings
+from edgert.quantization.equalization import equalize
 from edgert.quantization.lowering import lower as lowering
 from edgert.quantization.lowering.emulate import emulate_dla
 from edgert.quantization.lowering.lower import Activation, Storage, lower
@@ -290,10 +290,11 @@ def equalize_model(model: Model) -> Model:
     Warn where there is nothing to equalize.
     """
     graph = read(model)
-    if not (plan := scalings(graph)):
+    equalized = equalize(graph)
+    if equalized.nodes == graph.nodes:
         why = "only ReLU and operators like it may lie between two layers with weights"
         log.warning("%s: equalize: true changes nothing: %s", model.path, why)
-    return write(equalize(graph, plan), model)
+    return write(equalized, model)
 
 
 def for_this_machine(recipe: Recipe) -> Recipe:
