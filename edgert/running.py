@@ -25,6 +25,7 @@ from edgert.reporter import OnProgress, counting
 from edgert.result_reader import Tap
 from edgert.runtime import Execution, Runner, Summary, Task, summarize
 from edgert.runtime.recent import History, totals
+from edgert.runtime.summary import RunNotes
 from edgert.runtime.thread_loop import runs_pipeline_of
 from edgert.stages.python import check_function
 from edgert.stages.sink.results import CallbackSink
@@ -315,11 +316,11 @@ class Running:
         engines = {name: dict(engine.info) for name, engine in assembly.engines.items()}
         wall_ns = end_ns - runner.started_ns if self.started or self.calling is not None else 0
         counts, rss = assembly.counter.read(), peak_rss_bytes()
-        about, recent = (self._budgets(rss), assembly.frames, assembly.tracks), runner.ended_ns or None
         events = self._over_current.since_start() if self._over_current is not None else {}
-        state = (assembly.tasks, wall_ns, counts, rss, engines, *about, assembly.graph.removed_frames)
         left_out = {name: check.left_out for name, check in assembly.checks.items() if check.left_out}
-        return summarize(*state, recent=self.history.recent(recent), over_current=events, left_out=left_out)
+        about = engines, self._budgets(rss), RunNotes(assembly.frames, assembly.tracks, events, left_out)
+        recent = self.history.recent(runner.ended_ns or None)
+        return summarize(assembly.tasks, wall_ns, counts, rss, *about, assembly.graph.removed_frames, recent=recent)
 
     def governor_events(self) -> Sequence[ThreadEvents]:
         """Return the governor's actions so far, for a trace; empty without budgets."""

@@ -153,9 +153,8 @@ def _result_of(video: Video, summary: Summary | None, damage: str, seconds: floa
         return VideoResult(video.path, "damaged", damage, seconds=seconds)
     sources = [stage.source for stage in summary.stages.values() if stage.source is not None]
     skipped = sum(source.skipped for source in sources)
-    failing = [
-        f"{name} was down at its end: {stage.failing}" for name, stage in summary.stages.items() if stage.failing
-    ]
+    reasons = {name: stage.state.failing for name, stage in summary.stages.items()}
+    failing = [f"{name} was down at its end: {reason}" for name, reason in reasons.items() if reason]
     state: Literal["ok", "incomplete"] = "incomplete" if failing else "ok"
     return VideoResult(video.path, state, "; ".join(failing), summary.frames_out, seconds, skipped)
 

@@ -74,7 +74,7 @@ class RunOutcome:
         """Raise the error that ended the run; raise Exit with code 1 where a stage was down at the end."""
         if self.error is not None:
             raise self.error
-        if any(stage.failing for stage in self.summary.stages.values()):
+        if any(stage.state.failing for stage in self.summary.stages.values()):
             raise typer.Exit(1)  # its output is incomplete
 
 
@@ -263,15 +263,16 @@ def print_summary(file: PipelineFile, summary: Summary, began_s: float = 0.0, to
         f"[bold]{summary.fps:.1f} fps[/], latency "
         + " ".join(f"{name} {format_ms(getattr(latency, name))}" for name in ("p50", "p95", "p99"))
     )
+    memory = summary.memory
     screen.print(
-        f"{summary.copies_per_frame:.2f} host copies ({format_bytes(summary.bytes_copied_per_frame)}) per frame, "
-        f"peak memory {format_bytes(summary.peak_rss_bytes)}"
+        f"{memory.copies_per_frame:.2f} host copies ({format_bytes(memory.bytes_copied_per_frame)}) per frame, "
+        f"peak memory {format_bytes(memory.peak_rss_bytes)}"
     )
-    for name, place in summary.frames.items():
+    for name, place in summary.notes.frames.items():
         screen.print(f"frames of {name}: {place}", markup=False)
-    for name, limits in summary.tracks.items():
+    for name, limits in summary.notes.tracks.items():
         screen.print(f"{name}: {limits}", markup=False)
-    for name, count in summary.left_out.items():
+    for name, count in summary.notes.left_out.items():
         what = "not finite, without a size, or outside of the image"
         screen.print(f"model {name}: {count} boxes left out: {what}", style="yellow", markup=False)
     skipped = dict[str, None]()  # engines of the chain that do not run, each once
@@ -294,7 +295,7 @@ def print_summary(file: PipelineFile, summary: Summary, began_s: float = 0.0, to
             screen.print(line, style="yellow", markup=False)
     for line in _governor_lines(summary.budgets, summary.frames_out):
         screen.print(line, markup=False)
-    events = listed(summary.over_current)
+    events = listed(summary.notes.over_current)
     drew = [f"the board lowered its clocks as it drew too much: {events} events; see docs/meters.md"] if events else []
     for line in (*_stage_troubles(summary), *drew, *_exceeded_budgets(file, summary)):
         screen.print(line, style="yellow", markup=False)
@@ -329,11 +330,12 @@ def written_files(pattern: Path, began_s: float) -> Iterator[str]:
 
 def _stage_troubles(summary: Summary) -> Iterator[str]:
     for name, stage in summary.stages.items():
-        if stage.errors:
-            again = f", opened again {stage.restarts} times" if stage.restarts else ""
-            yield f"{name}: failed {stage.errors} times{again}"
-        if stage.failing:
-            yield f"{name}: down at the end: {stage.failing}"
+        state = stage.state
+        if state.errors:
+            again = f", opened again {state.restarts} times" if state.restarts else ""
+            yield f"{name}: failed {state.errors} times{again}"
+        if state.failing:
+            yield f"{name}: down at the end: {state.failing}"
         if stage.source and stage.source.skipped:
             yield f"{name}: {stage.source.skipped} packets or messages skipped: damaged, or out of order"
         if stage.source and stage.source.reconnects:
@@ -378,6 +380,6 @@ def _exceeded_budgets(file: PipelineFile, summary: Summary) -> Iterator[str]:
     if used is not None and (used["mean"] or 0.0) > used["limit"]:
         name = "power" if used["unit"] == "W" else "CPU time"
         yield f"over budget: {name} {used['mean']:.3g} {used['unit']}, promised {used['limit']:g}"
-    if budgets.memory is not None and summary.peak_rss_bytes > budgets.memory:
-        peak = format_bytes(summary.peak_rss_bytes)
+    if budgets.memory is not None and summary.memory.peak_rss_bytes > budgets.memory:
+        peak = format_bytes(summary.memory.peak_rss_bytes)
         yield f"over budget: memory {peak}, promised {format_bytes(budgets.memory)}"

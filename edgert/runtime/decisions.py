@@ -95,7 +95,7 @@ class TaskJournal:
         """Record frames of a source; ``more`` has the frame's properties without its pixels."""
         journal = self._journal
         for frame in frames:
-            more = frame.timestamp_ns, frame.media_ns, frame.sender_ns, frame.width, frame.height
+            more = frame.timestamp_ns, frame.media_ns, frame.extra.sender_ns, frame.width, frame.height
             journal.add("give", self._task, frame.stream, frame.index, at_ns, more)
             if (record := journal.pixels.get(frame.stream)) is not None:
                 record(frame)

@@ -85,6 +85,36 @@ class Delivery:
     is_sampled: bool = False
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class FrameExtra:
+    """Properties of a frame that only some sources know.
+
+    Attributes:
+        file: path of an image file, relative to the source's folder; else empty.
+        sender_ns: capture time in nanoseconds since the epoch, by the clock of a network camera that reports it; else
+            None.
+        delivery: metadata of a frame from another machine; else None.
+        depth: depth image of the frame; None where the camera measures no depth.
+    """
+
+    file: str = ""
+    sender_ns: int | None = None
+    delivery: Delivery | None = None
+    depth: DepthImage | None = None
+
+
+NO_EXTRA = FrameExtra()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Cut:
+    """Place of a crop: its first pixel in the full image, and the frame that it was taken from; None: in new memory."""
+
+    x: int
+    y: int
+    root: Frame | None
+
+
 @with_fast_init
 @dataclass(frozen=True, slots=True, eq=False)
 class Frame:
@@ -102,11 +132,7 @@ class Frame:
             on a GPU, they are :class:`~edgert.memory.cuda.DeviceView`.
         lease: shared ownership of the memory. Retain it to keep a frame beyond the call that received it.
         color: color space of the YUV formats.
-        file: path of an image file, relative to the source's folder; else empty.
-        sender_ns: capture time in nanoseconds since the epoch, by the clock of a network camera that reports it; else
-            None.
-        delivery: metadata of a frame from another machine; else None.
-        depth: depth image of the frame; None where the camera measures no depth.
+        extra: properties that only some sources know, such as the path of an image file.
     """
 
     stream: str
@@ -119,12 +145,8 @@ class Frame:
     planes: tuple[U8, ...] = field(repr=False)
     lease: Lease = field(repr=False)
     color: Color = Color()
-    file: str = ""
-    sender_ns: int | None = None
-    delivery: Delivery | None = None
-    depth: DepthImage | None = None
-    _origin: tuple[int, int] = (0, 0)
-    _root: Frame | None = field(default=None, repr=False)
+    extra: FrameExtra = NO_EXTRA
+    _cut: _Cut | None = field(default=None, repr=False)
 
     @property
     def __array_interface__(self) -> dict[str, Any]:
@@ -153,18 +175,18 @@ class Frame:
         if self.format in ("i420", "nv12", "yuyv"):
             x1, y1 = x1 & ~1, y1 & ~1
             x2, y2 = min(x2 + (x2 & 1), self.width), min(y2 + (y2 & 1), self.height)
-        origin = self._origin[0] + x1, self._origin[1] + y1
+        left, top = origin_of(self)
+        cut = _Cut(left + x1, top + y1, full_frame(self))
         if not has_pixels(self):
-            return replace(self, width=x2 - x1, height=y2 - y1, _origin=origin)
+            return replace(self, width=x2 - x1, height=y2 - y1, _cut=cut)
         planes = [self.planes[0][y1:y2, x1:x2]]
         planes += [plane[y1 // 2 : (y2 + 1) // 2, x1 // 2 : (x2 + 1) // 2] for plane in self.planes[1:]]
-        root = full_frame(self)
-        return replace(self, width=x2 - x1, height=y2 - y1, planes=tuple(planes), _origin=origin, _root=root)
+        return replace(self, width=x2 - x1, height=y2 - y1, planes=tuple(planes), _cut=cut)
 
     @property
     def region(self) -> tuple[int, int, int, int]:
         """Rectangle (x1, y1, x2, y2) of this frame in the source image, in pixels; starts at (0, 0) unless cropped."""
-        x, y = self._origin
+        x, y = origin_of(self)
         return x, y, x + self.width, y + self.height
 
     @property
@@ -215,41 +237,41 @@ def without_pixels(frame: Frame) -> Frame:
     Its other attributes stay. Using its ``planes`` raises StageError.
     """
     lease: Lease = EndedLease(frame.lease.counter)
-    if frame.delivery is not None:  # its sender also waits for work that needs no pixels
-        lease = frame.delivery.receipt.cover(lease)
+    if (delivery := frame.extra.delivery) is not None:  # its sender also waits for work that needs no pixels
+        lease = delivery.receipt.cover(lease)
     return with_planes(frame, _RELEASED, lease)
 
 
 def with_planes(frame: Frame, planes: tuple[U8, ...], lease: Lease) -> Frame:
     """Return the same image in other memory, with the lease of that memory; the lease of ``frame`` is not changed."""
     place = frame.stream, frame.index, frame.timestamp_ns, frame.media_ns, frame.width, frame.height, frame.format
-    return Frame(
-        *place, planes, lease, frame.color, frame.file, frame.sender_ns, frame.delivery, frame.depth, frame._origin
-    )
+    cut = None if frame._cut is None else replace(frame._cut, root=None)
+    return Frame(*place, planes, lease, frame.color, frame.extra, cut)
 
 
 def without_delivery(frame: Frame) -> Frame:
     """Return the frame without its delivery, so that its sender does not wait for code that keeps it to show it."""
-    if frame.delivery is None or not isinstance(frame.lease, CoveredLease):
+    if frame.extra.delivery is None or not isinstance(frame.lease, CoveredLease):
         return frame
-    return replace(frame, lease=frame.lease.pixels, delivery=None)
+    return replace(frame, lease=frame.lease.pixels, extra=replace(frame.extra, delivery=None))
 
 
 def origin_of(frame: Frame) -> tuple[int, int]:
     """Return (x, y) of a frame's first pixel in the full image, which is (0, 0) except for crops."""
-    return frame._origin
+    return (0, 0) if frame._cut is None else (frame._cut.x, frame._cut.y)
 
 
 def full_frame(frame: Frame) -> Frame:
     """Return the frame that a crop was taken from, or the frame itself."""
-    return frame._root or frame
+    return (frame._cut and frame._cut.root) or frame
 
 
 def separate_image(crop: Frame, planes: tuple[U8, ...], lease: Lease) -> Frame:
     """Return a rotated or warped crop as a separate image of BGR pixels in ``planes``."""
     height, width = planes[0].shape[:2]
     place = crop.stream, crop.index, crop.timestamp_ns, crop.media_ns, width, height
-    return Frame(*place, "bgr", planes, lease, crop.color, crop.file, crop.sender_ns)
+    extra = FrameExtra(crop.extra.file, crop.extra.sender_ns)
+    return Frame(*place, "bgr", planes, lease, crop.color, extra)
 
 
 _LUMA_WEIGHTS = {"bt601": (0.299, 0.114), "bt709": (0.2126, 0.0722)}  # of red and of blue

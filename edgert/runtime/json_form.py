@@ -33,7 +33,7 @@ def plain_result(result: Result, clock: Clock = REAL) -> dict[str, Any]:
     Raises:
         StageError: a stage returned an object without a plain form; the error names the stage and the type.
     """
-    frame, outputs = result.frame, {}
+    frame, extra, outputs = result.frame, result.frame.extra, {}
     for stage, record in result.outputs.items():
         form: Callable[[Any, int], Any] = _FORMS.get(type(record), _plain)
         try:
@@ -48,10 +48,10 @@ def plain_result(result: Result, clock: Clock = REAL) -> dict[str, Any]:
         "time_ns": time_ns,
         "timestamp_ns": frame.timestamp_ns,
         "media_s": round(frame.media_ns / 1e9, 6),
-        **({"file": shown(frame.file)} if frame.file else {}),
-        **(_sender_times(frame.sender_ns) if frame.sender_ns is not None else {}),
+        **({"file": shown(extra.file)} if extra.file else {}),
+        **(_sender_times(extra.sender_ns) if extra.sender_ns is not None else {}),
         **({"models": dict(result.models)} if result.models else {}),
-        **({"trace": frame.delivery.trace, "object": frame.delivery.about} if frame.delivery is not None else {}),
+        **({"trace": extra.delivery.trace, "object": extra.delivery.about} if extra.delivery is not None else {}),
         "outputs": outputs,
     }
 

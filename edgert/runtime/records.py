@@ -377,7 +377,7 @@ def without_outputs(result: Result, stages: Collection[str]) -> Result:
 
 def without_delivery(result: Result) -> Result:
     """Return the result with its frame as :func:`edgert.runtime.frame.without_delivery` returns it."""
-    return result if result.frame.delivery is None else replace(result, frame=undelivered(result.frame))
+    return result if result.frame.extra.delivery is None else replace(result, frame=undelivered(result.frame))
 
 
 def without_pixels(result: Result) -> Result:

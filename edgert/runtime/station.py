@@ -445,8 +445,8 @@ class Station:
 def _refuse_frames(results: Iterable[Result]) -> None:
     """Refuse unfinished frames from other machines, so that their senders send them again."""
     for one in results:
-        if one.frame.delivery is not None:
-            one.frame.delivery.receipt.refuse()
+        if (delivery := one.frame.extra.delivery) is not None:
+            delivery.receipt.refuse()
 
 
 def merge_parts(first: Result, second: Result) -> Result:

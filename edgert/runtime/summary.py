@@ -1,7 +1,8 @@
 """The summary of a run: counts, rates and latencies, as a record and as plain JSON."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
+from math import inf
 from typing import Any
 
 from edgert.clock import REAL
@@ -11,6 +12,26 @@ from edgert.runtime.metrics import LatencyHistogram, Percentiles
 from edgert.runtime.recent import History, Recent, losses_of
 from edgert.runtime.stage import Source, SourceStats
 from edgert.runtime.task import Task
+
+
+@dataclass(frozen=True, slots=True)
+class StageState:
+    """State of one stage at present, or at the end of the run, and its failures so far.
+
+    Attributes:
+        errors, restarts: number of failures that did not end the pipeline, and of restarts of the stage.
+        failing: why results are lost here; empty while none are lost.
+        stuck_s: duration of the current call once it exceeds the watchdog; else 0.
+        is_open: whether the stage was opened; always true for a source.
+        in_call: whether a call is in progress.
+    """
+
+    errors: int
+    restarts: int
+    failing: str
+    stuck_s: float
+    is_open: bool
+    in_call: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,11 +45,6 @@ class StageSummary:
         busy_percent, wait_in_percent, wait_out_percent: time working, waiting for input, blocked by a full queue.
         thread: name of the stage in whose thread this one runs; empty if it has a separate thread.
         losses: dropped results by stream and cause; see :data:`edgert.runtime.metrics.Losses`.
-        errors, restarts: number of failures that did not end the pipeline, and of restarts of the stage.
-        failing: why results are lost here now, or were lost at the end of the run; empty while none are lost.
-        stuck_s: duration of the current call once it exceeds the watchdog; else 0.
-        is_open: whether the stage was opened; always true for a source.
-        in_call: whether a call is in progress.
     """
 
     results_in: int
@@ -39,15 +55,48 @@ class StageSummary:
     wait_out_percent: float
     busy_ms_per_result: float
     waiting: int
-    source: SourceStats | None = None
-    thread: str = ""
-    losses: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
-    errors: int = 0
-    restarts: int = 0
-    failing: str = ""
-    stuck_s: float = 0.0
-    is_open: bool = True
-    in_call: bool = False
+    source: SourceStats | None
+    thread: str
+    losses: Mapping[str, Mapping[str, int]]
+    state: StageState
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the summary as plain data, in which the state has no level of its own."""
+        return flat(self, "state")
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryUse:
+    """Memory that a run used.
+
+    Attributes:
+        copies_per_frame, bytes_copied_per_frame: copies of pixels on the host, and between host and GPU. Copies within
+            GPU memory, such as from a decoder's surfaces, are not counted.
+        allocations: number of buffers allocated for frames.
+        peak_rss_bytes: largest amount of memory that the process used.
+    """
+
+    copies_per_frame: float
+    bytes_copied_per_frame: float
+    allocations: int
+    peak_rss_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class RunNotes:
+    """Further notes on a run. Each is empty, and left out of JSON, where there is nothing to report.
+
+    Attributes:
+        frames: where the frames of each source that a model on a GPU reads are, which stages get host copies, and why.
+        tracks: lowest scores from which each tracker follows objects.
+        over_current: number of the board's over-current events during the run, by limit.
+        left_out: number of each model's boxes that were not finite, empty, or outside of the image; without zeros.
+    """
+
+    frames: Mapping[str, str] = field(default_factory=dict)
+    tracks: Mapping[str, str] = field(default_factory=dict)
+    over_current: Mapping[str, int] = field(default_factory=dict)
+    left_out: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,16 +110,8 @@ class Summary:
         fps: ``frames_out`` per second of ``seconds``.
         latency_ms: time from capture to the end of the last stages.
         recent: statistics of the last minute, or of the minute before the end.
-        copies_per_frame, bytes_copied_per_frame: copies of pixels on the host, and between host and GPU. Copies within
-            GPU memory, such as from a decoder's surfaces, are not counted.
-        allocations: number of buffers allocated for frames.
-        peak_rss_bytes: largest amount of memory that the process used.
         engine: details of the engine of each model, by stage.
         budgets: actions that kept the budgets; empty for a pipeline without budgets.
-        frames: where the frames of each source that a model on a GPU reads are, which stages get host copies, and why.
-        tracks: lowest scores from which each tracker follows objects.
-        over_current: number of the board's over-current events during the run, by limit; empty if not counted.
-        left_out: number of each model's boxes that were not finite, empty, or outside of the image; without zeros.
     """
 
     frames_in: int
@@ -81,22 +122,27 @@ class Summary:
     latency_ms: Percentiles
     recent: Recent
     stages: Mapping[str, StageSummary]
-    copies_per_frame: float
-    bytes_copied_per_frame: float
-    allocations: int
-    peak_rss_bytes: int
-    engine: Mapping[str, Any] = field(default_factory=dict)
-    budgets: Mapping[str, Any] = field(default_factory=dict)
-    frames: Mapping[str, str] = field(default_factory=dict)
-    tracks: Mapping[str, str] = field(default_factory=dict)
-    over_current: Mapping[str, int] = field(default_factory=dict)
-    left_out: Mapping[str, int] = field(default_factory=dict)
+    memory: MemoryUse
+    engine: Mapping[str, Any]
+    budgets: Mapping[str, Any]
+    notes: RunNotes
 
     def to_json(self) -> dict[str, Any]:
-        """Return the summary as plain data, without those optional fields that are empty."""
-        optional = ("frames", "tracks", "over_current", "left_out")
-        values = {name: getattr(self, name) for name in self.__slots__}
-        return dict(plain({name: value for name, value in values.items() if value or name not in optional}))
+        """Return the summary as plain data, in which memory and notes have no level of their own."""
+        values = flat(self, "memory", "notes")
+        return dict(plain({name: value for name, value in values.items() if value or name not in _OPTIONAL}))
+
+
+_OPTIONAL = {one.name for one in fields(RunNotes)}
+
+
+def flat(record: Any, *inner: str) -> dict[str, Any]:
+    """Return the fields of a record, with the fields of the records ``inner`` in their place."""
+    found: dict[str, Any] = {}
+    for one in fields(record):
+        value = getattr(record, one.name)
+        found |= flat(value) if one.name in inner else {one.name: value}
+    return found
 
 
 def summarize(
@@ -106,13 +152,10 @@ def summarize(
     peak_rss_bytes: int,
     engine: Mapping[str, Any],
     budgets: Mapping[str, Any] | None = None,
-    frames: Mapping[str, str] | None = None,
-    tracks: Mapping[str, str] | None = None,
+    notes: RunNotes | None = None,
     removed_frames: int = 0,
     *,
     recent: Recent | None = None,
-    over_current: Mapping[str, int] | None = None,
-    left_out: Mapping[str, int] | None = None,
 ) -> Summary:
     """Return the summary of a running or finished pipeline. Callable from any thread, at any time.
 
@@ -123,7 +166,7 @@ def summarize(
     frames_in = removed_frames + sum(task.meter.results_out for task in sources)
     frames_out = max((task.meter.results_in for task in ends if task not in sources), default=frames_in)
     stages = {task.name: _stage(task, wall_ns) for task in tasks}
-    seconds = wall_ns / 1e9
+    seconds, copied = wall_ns / 1e9, frames_in or inf
     return Summary(
         frames_in=frames_in,
         frames_out=frames_out,
@@ -131,28 +174,23 @@ def summarize(
         seconds=seconds,
         fps=frames_out / seconds if seconds else 0.0,
         latency_ms=LatencyHistogram().percentiles(*[task.meter.latency for task in ends]),
-        stages=stages,
-        copies_per_frame=counts.copies / frames_in if frames_in else 0.0,
-        bytes_copied_per_frame=counts.bytes_copied / frames_in if frames_in else 0.0,
-        allocations=counts.allocations,
-        peak_rss_bytes=peak_rss_bytes,
         recent=recent or History(lambda: tasks, REAL, lambda: 0).recent(wall_ns),
+        stages=stages,
+        memory=MemoryUse(counts.copies / copied, counts.bytes_copied / copied, counts.allocations, peak_rss_bytes),
         engine=engine,
         budgets=budgets or {},
-        frames=frames or {},
-        tracks=tracks or {},
-        over_current=over_current or {},
-        left_out=left_out or {},
+        notes=notes or RunNotes(),
     )
 
 
 def _stage(task: Task, wall_ns: int) -> StageSummary:
-    meter = task.meter
+    meter, status = task.meter, task.meter.status
     channels = [channel.stats() for channel in task.wiring.inlet.channels]
     percent = 100 / wall_ns if wall_ns else 0.0
     losses = dict[str, dict[str, int]]()
     for (stream, cause), number in losses_of(task).items():
         losses.setdefault(stream, {})[cause] = number
+    failures = status.errors, status.restarts, status.failing, status.stuck_s
     return StageSummary(
         results_in=meter.results_in,
         results_out=meter.results_out,
@@ -165,10 +203,5 @@ def _stage(task: Task, wall_ns: int) -> StageSummary:
         source=task.stage.stats() if isinstance(task.stage, Source) else None,
         thread=task.execution.carrier.name if task.execution.carrier is not None else "",
         losses=losses,
-        errors=meter.status.errors,
-        restarts=meter.status.restarts,
-        failing=meter.status.failing,
-        stuck_s=meter.status.stuck_s,
-        is_open=isinstance(task.stage, Source) or meter.status.was_opened,
-        in_call=meter.status.since_ns != 0,
+        state=StageState(*failures, isinstance(task.stage, Source) or status.was_opened, status.since_ns != 0),
     )

@@ -13,8 +13,8 @@ SAMPLED = deque[str](maxlen=256)
 
 def trace_of(frame: Frame) -> str:
     """Return the trace id of a frame, which is in the messages of all machines about it."""
-    if frame.delivery is not None:
-        return frame.delivery.trace
+    if (delivery := frame.extra.delivery) is not None:
+        return delivery.trace
     about = f"{frame.stream}/{frame.index}".encode()
     return hashlib.blake2b(about, digest_size=16, key=_RUN).hexdigest()
 

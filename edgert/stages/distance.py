@@ -50,8 +50,8 @@ class Distance(SimpleStage):
         if found is None:
             return result
         size: tuple[float, float, float, float] = (0, 0, frame.width, frame.height)
-        if frame.depth is not None:
-            positions = positions_of(found.boxes, frame.depth.values, size, frame.depth.camera)
+        if (measured := frame.extra.depth) is not None:
+            positions = positions_of(found.boxes, measured.values, size, measured.camera)
         elif (depth := result.latest(DepthMap)) is not None and depth.unit == "metric":
             positions = positions_of(found.boxes, depth.depth, depth.region, None)
         else:

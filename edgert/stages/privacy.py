@@ -136,7 +136,7 @@ class Privacy(SimpleStage):
             planes.append(own)
             start += size
         frame.lease.counter.copied(start)
-        lease = lend(tuple(planes), frame.lease.counter) if frame.delivery is None else frame.lease
+        lease = lend(tuple(planes), frame.lease.counter) if frame.extra.delivery is None else frame.lease
         return with_planes(frame, tuple(planes), lease)
 
     def _objects(self, result: Result) -> F64:

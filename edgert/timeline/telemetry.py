@@ -61,7 +61,7 @@ class PendingExport:
         """Return the record of a frame; ``more`` is task, text and time of an error."""
         if frame is None:
             return cls("", "", "", -1, *more)
-        parent = "" if frame.delivery is None else frame.delivery.parent
+        parent = "" if frame.extra.delivery is None else frame.extra.delivery.parent
         return cls(trace_of(frame), parent, frame.stream, frame.index, *more)
 
 
@@ -80,7 +80,7 @@ class Sampler:
 
     def sample(self, frame: Frame, now_ns: int) -> None:
         """Sample a frame of a source if it is due. Called in threads of sources."""
-        is_sent = frame.delivery is not None and frame.delivery.is_sampled
+        is_sent = frame.extra.delivery is not None and frame.extra.delivery.is_sampled
         if now_ns < self._next_ns and not is_sent:
             return
         self._next_ns = now_ns + _EVERY_NS

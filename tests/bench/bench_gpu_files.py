@@ -161,14 +161,13 @@ def run(path: Path) -> Run:
         "cpu_us": (last.cpu_s - first.cpu_s) / frames * 1e6,
         "whole_fps": total / summary.seconds,
         "steps_least_fps": min(steps, default=0.0),
-        "copies_per_frame": summary.copies_per_frame,
+        "copies_per_frame": summary.memory.copies_per_frame,
         "decoders_percent": decoders(),
         **parts,
     }
     graph = summary.engine["net"].get("graph", "yes")
-    print(
-        f"    {frames / (last.at_s - first.at_s):.0f} frames/s; frames {summary.frames.get('cam0', '?')}; graph {graph}"
-    )
+    place = summary.notes.frames.get("cam0", "?")
+    print(f"    {frames / (last.at_s - first.at_s):.0f} frames/s; frames {place}; graph {graph}")
     return Run(frames / (last.at_s - first.at_s), detail)
 
 

@@ -75,7 +75,7 @@ def test_a_stage_that_hangs_is_named_and_left_behind(
     caller = Calls(pipeline, *[IMAGE] * 3)
     assert hangs.entered.wait(PATIENCE_S)
     wait_until(lambda: "stage 'hang' has been in one call for" in caplog.text)
-    assert "test_hanging_calls.py:" in caplog.text and pipeline.summary().stages["hang"].stuck_s > 0
+    assert "test_hanging_calls.py:" in caplog.text and pipeline.summary().stages["hang"].state.stuck_s > 0
     other = Calls(pipeline, IMAGE)
     with pytest.raises(StageError, match="stage hang does not end") as caught:
         pipeline.close()
@@ -111,7 +111,7 @@ def test_a_model_that_hangs_is_ended(
         pipeline(np.zeros_like(IMAGE))
         if watchdog == "off":
             caller = Calls(pipeline, IMAGE)
-            wait_until(lambda: pipeline.summary().stages["model"].in_call)
+            wait_until(lambda: pipeline.summary().stages["model"].state.in_call)
             pipeline.close()
         pipeline(IMAGE)
     assert ("stage 'model' has been in one call for" in caplog.text) == (watchdog != "off")

@@ -143,7 +143,7 @@ def test_a_model_that_hangs_is_ended_and_has_failed(
         pipeline = stack.enter_context(Pipeline(write(tmp_path, "model"), overrides=overrides))
         pipeline.start()
         deadline = time.monotonic() + 60
-        while time.monotonic() < deadline and pipeline.summary().stages["model"].restarts < 2:
+        while time.monotonic() < deadline and pipeline.summary().stages["model"].state.restarts < 2:
             pipeline.wait(0.1)
         stages = pipeline.summary().stages
         assert stages["model"].errors >= 2 and stages["kept"].results_in > 20

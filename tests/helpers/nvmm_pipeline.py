@@ -127,7 +127,7 @@ def run(
         "sunk": sunk,
         "looked": sum(SEEN),
         "ended": not reader.is_alive(),
-        "frames": summary.frames,
+        "frames": summary.notes.frames,
         "calls": {**nvmm_camera.counts("libnvbufsurface.so.1.0.0"), **nvmm_camera.counts("libcuda.so.1")},
     }
 

@@ -120,7 +120,7 @@ def test_memory_is_planned_and_compared(tmp_path: Path) -> None:
     with edgert.Pipeline(path) as pipeline:
         summary = pipeline.run()
     memory = summary.budgets["memory"]
-    assert memory["fits"] and memory["measured_bytes"] == summary.peak_rss_bytes
+    assert memory["fits"] and memory["measured_bytes"] == summary.memory.peak_rss_bytes
     assert memory["more_bytes"] == memory["measured_bytes"] - memory["total_bytes"]
 
 

@@ -76,7 +76,7 @@ def test_without_anybody_who_looks_on_the_host_nothing_but_records_comes_down(ri
         summary = pipeline.run()
         counts = pipeline._assembly.counter.read()
     assert lines() == list(range(40)) and rig.camera.device_asked is rig.device
-    assert summary.frames == {"cam": "on the GPU"} == summary.to_json()["frames"]
+    assert summary.notes.frames == {"cam": "on the GPU"} == summary.to_json()["frames"]
     assert counts.bytes_copied - warm.bytes_copied == 43 * RECORD_BYTES, (
         "of 40 frames, and of 3 slots that were warmed up"
     )
@@ -121,7 +121,7 @@ def test_the_copies_are_named(monkeypatch: pytest.MonkeyPatch, rigged: Callable[
         monkeypatch.setattr(kind, "takes_gpu", False)
     with rigged(stages).pipeline(callbacks={"find": print}) as pipeline:
         why = "'paint' draws on them and your own code sees them behind 'find'"
-        assert pipeline.summary().frames == {"cam": f"on the GPU, and a copy on the host, since {why}"}
+        assert pipeline.summary().notes.frames == {"cam": f"on the GPU, and a copy on the host, since {why}"}
         reads = {node.name: node.execution.reads for node in pipeline._assembly.tasks}
     assert reads == {
         "cam": "nothing",
@@ -236,7 +236,7 @@ def test_pixels_of_a_video_that_the_gpu_decodes_are_those_of_the_processor(
         summary = pipeline.run()
         counts = pipeline._assembly.counter.read()
     assert lines() == lines("slow.jsonl") == list(range(60)) and summary.dropped == 0
-    assert summary.frames["cam"].startswith("on the GPU, and a copy on the host, since ")
+    assert summary.notes.frames["cam"].startswith("on the GPU, and a copy on the host, since ")
     records = 60 + (3 if device is None else 6)  # the slots are warmed up, and where there are graphs recorded
     assert counts.bytes_copied - warm.bytes_copied == 60 * 320 * 240 * 3 // 2 + records * RECORD_BYTES
     assert counts.escaped == 0
@@ -304,7 +304,7 @@ def test_own_code_in_front_of_the_model_keeps_frames_on_the_host(rigged: Callabl
     rig = rigged(text)
     rig.path.write_text(rig.path.read_text().replace("infer: parts, from: cam", "infer: parts, from: own"))
     with rig.pipeline() as pipeline:
-        frames: dict[str, Any] = dict(pipeline.summary().frames)
+        frames: dict[str, Any] = dict(pipeline.summary().notes.frames)
     assert frames == {"cam": "on the host: before a model does, your own code sees them at 'own'"}
     assert rig.camera.device_asked is None
 

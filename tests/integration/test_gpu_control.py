@@ -103,7 +103,7 @@ def test_a_source_comes_to_eight_others_on_a_gpu_and_goes_and_they_lose_no_frame
         control = pipeline.control
         control.add("ninth", stages["stages"]["cam3"]["source"], like="cam3")  # with its seed: the same images
         seen.wait_for(MANY, "ninth", *EIGHT)
-        assert "ninth" in pipeline.summary().frames
+        assert "ninth" in pipeline.summary().notes.frames
         listened = {result.frame.stream for result in islice(pipeline.results("find", timeout=30), MANY)}
         assert "ninth" in listened and len(listened) > 1
         control.pause("ninth")
@@ -119,7 +119,7 @@ def test_a_source_comes_to_eight_others_on_a_gpu_and_goes_and_they_lose_no_frame
         seen.wait_for(FEW, *EIGHT)  # what it gave before is still worked on
         gone = len(seen.records["ninth"])
         seen.wait_for(FEW, *EIGHT)
-        assert len(seen.records["ninth"]) == gone and "ninth" not in pipeline.summary().frames
+        assert len(seen.records["ninth"]) == gone and "ninth" not in pipeline.summary().notes.frames
         seen.records["ninth"].clear()
         control.add("ninth", stages["stages"]["cam3"]["source"], like="cam3")
         seen.wait_for(FEW, "ninth", *EIGHT)
@@ -261,12 +261,12 @@ def test_a_source_that_is_added_takes_images_that_are_on_the_gpu(
         pipeline.submit(image, stage="cam")
         assert next(results).frame.stream == "cam"
         pipeline.control.add("more", "api")
-        assert set(pipeline.summary().frames) == {"cam", "more"}
+        assert set(pipeline.summary().notes.frames) == {"cam", "more"}
         for brought in (rig.tensor(3), image, pipeline.buffer((WIDTH, HEIGHT), stage="more")):
             pipeline.submit(brought, stage="more")
             assert next(results).frame.stream == "more"
         pipeline.control.remove("more")
-        assert set(pipeline.summary().frames) == {"cam"}
+        assert set(pipeline.summary().notes.frames) == {"cam"}
         with pytest.raises(StageError, match="no api source 'more'"):
             pipeline.submit(image, stage="more")
         pipeline.submit(rig.tensor(5), stage="cam")

@@ -135,7 +135,7 @@ def test_two_models_share_the_upload_of_a_frame(tmp_path: Path) -> None:
     with Pipeline(file) as pipeline:
         assert len(list(pipeline.results("again", timeout=60))) == FRAMES
         assert len(pipeline._assembly.inferences) == 2
-        assert pipeline.summary().bytes_copied_per_frame < 1.5 * 640 * 480 * 3
+        assert pipeline.summary().memory.bytes_copied_per_frame < 1.5 * 640 * 480 * 3
 
 
 def test_the_summary_counts_what_goes_up(tmp_path: Path) -> None:
@@ -146,7 +146,7 @@ def test_the_summary_counts_what_goes_up(tmp_path: Path) -> None:
     with Pipeline(file) as pipeline:
         assert len(list(pipeline.results("find", timeout=60))) == FRAMES
         summary = pipeline.summary()
-    assert summary.copies_per_frame >= 1 and summary.bytes_copied_per_frame >= 640 * 480 * 3 // 2
+    assert summary.memory.copies_per_frame >= 1 and summary.memory.bytes_copied_per_frame >= 640 * 480 * 3 // 2
 
 
 URGENT = """

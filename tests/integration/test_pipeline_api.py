@@ -45,7 +45,7 @@ def test_pulling_gives_every_frame_of_a_file_in_order(tmp_path: Path) -> None:
     assert [result.frame.index for result in results] == list(range(12))
     assert all(result.detections.labels for result in results)
     assert [r.timestamp_ns for r in results] == sorted(r.timestamp_ns for r in results)
-    assert (summary.frames_in, summary.dropped, summary.copies_per_frame) == (12, 0, 0.0)
+    assert (summary.frames_in, summary.dropped, summary.memory.copies_per_frame) == (12, 0, 0.0)
     assert not threads()
 
 
@@ -100,7 +100,7 @@ def test_pushing_copies_nothing(tmp_path: Path) -> None:
             assert np.shares_memory(np.from_dlpack(result.frame), image)
         pipeline.finish()
         assert list(results) == []
-        assert pipeline.summary().copies_per_frame == 0
+        assert pipeline.summary().memory.copies_per_frame == 0
 
 
 def test_pushing_from_several_threads(tmp_path: Path) -> None:

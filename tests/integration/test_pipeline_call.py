@@ -186,7 +186,12 @@ def test_the_summary_and_edgert_top_count_it(tmp_path: Path, images: list[Any]) 
         summary = pipeline.summary()
     assert not pipeline.running
     count = len(images) + 1
-    assert (summary.frames_in, summary.frames_out, summary.dropped, summary.copies_per_frame) == (count, count, 0, 0)
+    assert (summary.frames_in, summary.frames_out, summary.dropped, summary.memory.copies_per_frame) == (
+        count,
+        count,
+        0,
+        0,
+    )
     assert summary.latency_ms.count == count and 0 < summary.latency_ms.p50 < 1e3 * summary.seconds
     assert all(
         (one.results_in, one.results_out) == (count, count) for name, one in summary.stages.items() if name != "out"
@@ -249,7 +254,7 @@ def test_a_buffer_is_lent_until_the_next_call(tmp_path: Path) -> None:
                 seen.add(buffer.array.ctypes.data)
                 result = pipeline(buffer)
             assert result.frame.lease.alive and (result.frame.planes[0] == value).all()
-        assert len(seen) <= 3 and pipeline.summary().copies_per_frame == 0
+        assert len(seen) <= 3 and pipeline.summary().memory.copies_per_frame == 0
         held = result
     assert not held.frame.lease.alive
 
@@ -394,7 +399,7 @@ def test_tensors_go_through_as_they_lie(tmp_path: Path, monkeypatch: pytest.Monk
                 for tensor in tensors:
                     pipeline.submit(tensor)
                     results.append(next(taken))
-        copied = pipeline.summary().bytes_copied_per_frame
+        copied = pipeline.summary().memory.bytes_copied_per_frame
     assert [tensor.given_back for tensor in tensors] == [True] * 5
     assert all(tensor.asked for tensor in tensors)
     if stages:

@@ -56,8 +56,8 @@ def test_images_come_with_their_stamps_and_without_a_copy(ros: Partner) -> None:
             frame = result.frame
             number = int(frame.planes[0][0, 0, 0])
             assert (frame.planes[0] == number).all() and frame.format == "bgr"
-            assert frame.sender_ns == 1000 * 10**9 + number * 50_000_000
-        assert made.summary().copies_per_frame == 0
+            assert frame.extra.sender_ns == 1000 * 10**9 + number * 50_000_000
+        assert made.summary().memory.copies_per_frame == 0
 
 
 def test_compressed_images_are_decoded(ros: Partner) -> None:
@@ -118,7 +118,7 @@ def test_images_go_out_as_they_came(ros: Partner) -> None:
     with repeated(lambda number: publisher.publish(image(number))), edgert.Pipeline(file) as made:
         made.start()
         wait_until(lambda: len(ros.heard["/out/cam/image"]) > 2)
-        assert made.summary().copies_per_frame <= 1
+        assert made.summary().memory.copies_per_frame <= 1
     heard = ros.heard["/out/cam/image"][-1]
     assert (heard.width, heard.height, heard.encoding, heard.step) == (64, 48, "bgr8", 192)
     assert heard.header.frame_id == "mast" and len(set(heard.data)) == 1

@@ -97,11 +97,11 @@ def test_frames_have_the_time_of_day_that_the_camera_reports(units: list[bytes])
     with filming(units) as (server, _, frames):
         server.clock_s = epoch_s
         taken = take(frames, 30)
-    by_number = {read_counter(frame.planes[0]): frame.sender_ns for frame in taken[1:]}
+    by_number = {read_counter(frame.planes[0]): frame.extra.sender_ns for frame in taken[1:]}
     for number, sender_ns in by_number.items():  # but for the first frame, to which FFmpeg gives no time of its own
         assert sender_ns is not None and abs(sender_ns - epoch_s * 10**9 - number * 1e9 / 30) < 2e6
     data = plain_result(Result(taken[-1]))
-    assert data["sender_time_ns"] == taken[-1].sender_ns and data["sender_time"].startswith("2027-01-15T08:00:0")
+    assert data["sender_time_ns"] == taken[-1].extra.sender_ns and data["sender_time"].startswith("2027-01-15T08:00:0")
     assert abs(data["time_ns"] - time.time_ns()) < 60e9
 
 
@@ -111,7 +111,7 @@ def test_a_camera_without_a_time_of_day_is_named_and_its_frames_have_this_machin
     with filming(units) as (server, _, frames), caplog.at_level(logging.WARNING):
         server.clock_s = 86_400.0  # it was switched on without a network, a day after 1970 began
         taken = take(frames, 30)
-    assert all(frame.sender_ns is None for frame in taken)
+    assert all(frame.extra.sender_ns is None for frame in taken)
     assert "sender_time" not in plain_result(Result(taken[-1]))
     (line,) = [record.getMessage() for record in caplog.records if "clock is not set" in record.getMessage()]
     assert "it says 1970-01-02T00:00:0" in line and "NTP" in line

@@ -88,7 +88,7 @@ def test_a_model_is_loaded_once_for_each_job(
     seen: list[tuple[str, str]] = []
 
     def look(result: Result) -> None:
-        seen.append((result.frame.file, result.frame.stream))
+        seen.append((result.frame.extra.file, result.frame.stream))
 
     results = edgert.run_videos(file, jobs=jobs, callbacks={"find": look})
     assert [result.state for result in results] == ["ok"] * COUNT
@@ -102,8 +102,8 @@ def test_stopped_in_the_middle_of_a_video_it_goes_on_with_that_one(file: Path, t
 
     def first(result: Result) -> None:
         if result.frame.index == 0:
-            played.append(result.frame.file)
-        if result.frame.file == "clip2.mp4" and result.frame.index == 3:
+            played.append(result.frame.extra.file)
+        if result.frame.extra.file == "clip2.mp4" and result.frame.index == 3:
             runs.stop()
 
     callbacks = {"find": first}
@@ -113,7 +113,7 @@ def test_stopped_in_the_middle_of_a_video_it_goes_on_with_that_one(file: Path, t
     assert sorted(path.name for path in (tmp_path / "out").glob("*.mp4")) == ["clip0.mp4", "clip1.mp4"]
     again: list[str] = []
     results = VideoRuns(
-        load_pipeline(file), HERE, callbacks={"find": lambda result: again.append(result.frame.file)}
+        load_pipeline(file), HERE, callbacks={"find": lambda result: again.append(result.frame.extra.file)}
     ).run()
     assert [result.state for result in results] == ["before", "before", "ok", "ok", "ok", "ok"]
     assert set(again) == {f"clip{number}.mp4" for number in range(2, COUNT)}
@@ -124,7 +124,7 @@ def test_an_error_that_is_no_video_s_ends_the_run(file: Path, tmp_path: Path) ->
     results: list[VideoResult] = []
 
     def fails(result: Result) -> None:
-        if result.frame.file == "clip2.mp4":
+        if result.frame.extra.file == "clip2.mp4":
             raise ValueError("my own mistake")
 
     with pytest.raises(StageError, match="my own mistake"):

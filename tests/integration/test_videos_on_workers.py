@@ -157,7 +157,7 @@ def test_a_video_that_kills_its_workers_is_one_result(tmp_path: Path) -> None:
     file.write_text(text.replace("from: find, path", "from: deadly, path"))
     (tmp_path / "deadly.py").write_text(
         "import os, signal\n\n\nclass Deadly:\n    def __call__(self, result):\n"
-        "        if result.frame.file == 'clip1.mp4':\n            os.kill(os.getpid(), signal.SIGKILL)\n"
+        "        if result.frame.extra.file == 'clip1.mp4':\n            os.kill(os.getpid(), signal.SIGKILL)\n"
         "        return result\n"
     )
     with dask_cluster(tmp_path, 0) as own:

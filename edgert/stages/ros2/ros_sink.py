@@ -140,8 +140,8 @@ class RosSink:
         assert self._link is not None, "open() comes first"
         frame, source = result.frame, self._context.sources.get(result.frame.stream)
         own = getattr(source, "frame_id", None)
-        if own is not None and frame.sender_ns is not None:
-            time_ns = frame.sender_ns
+        if own is not None and frame.extra.sender_ns is not None:
+            time_ns = frame.extra.sender_ns
         else:
             time_ns = self._link.now_ns() - (self._context.clock.now_ns() - frame.timestamp_ns)
         return header(time_ns, self._config.frame_id or own or frame.stream)

@@ -15,7 +15,7 @@ from edgert import installation, limits
 from edgert.config.stages import SourceStage
 from edgert.errors import ConfigError, DeviceError, nearest, printable
 from edgert.memory import Receipt, lend
-from edgert.runtime.frame import U8, Delivery, Frame
+from edgert.runtime.frame import U8, Delivery, Frame, FrameExtra
 from edgert.runtime.stage import SourceStats
 from edgert.stages.context import Context
 from edgert.stages.sink.send.nats import PORT, NatsConnection, reason
@@ -172,10 +172,10 @@ class NatsSource:
 
     def _frame(self, arrived: ReceivedMessage, image: SentImage, pixels: U8, receipt: Receipt) -> Frame:
         height, width = pixels.shape[:2]
+        delivery = Delivery(arrived.trace, image.about, receipt, arrived.parent, arrived.is_sampled)
         return Frame(
             arrived.camera.name, image.index, self._clock.now_ns(), image.media_ns, width, height, "bgr", (pixels,),
-            receipt.cover(lend(pixels, self._counter)), sender_ns=image.sender_ns,
-            delivery=Delivery(arrived.trace, image.about, receipt, arrived.parent, arrived.is_sampled),
+            receipt.cover(lend(pixels, self._counter)), extra=FrameExtra(sender_ns=image.sender_ns, delivery=delivery),
         )  # fmt: skip
 
     def _finish_message(self, arrived: ReceivedMessage, group: Group, is_refused: bool) -> None:

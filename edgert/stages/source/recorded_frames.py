@@ -17,7 +17,7 @@ from edgert.recording.cdr import DamagedMessage
 from edgert.recording.mcap_messages import read_image, read_video
 from edgert.recording.recording import Piece, Restart, open_recording
 from edgert.runtime.decisions import Entry
-from edgert.runtime.frame import Color, DepthImage, Frame
+from edgert.runtime.frame import Color, DepthImage, Frame, FrameExtra
 from edgert.runtime.stage import SourceStats
 from edgert.stages.context import Context
 from edgert.stages.source.files import absolute
@@ -193,7 +193,7 @@ def frame_of(entry: Entry, image: Image) -> Frame:
         raise StageError(what, why=why, fix="record with pixels: true")
     return Frame(
         entry.stream, entry.frame, timestamp_ns, media_ns, width, height, image.format, image.planes, image.lease,
-        image.color, image.file, sender_ns, depth=image.depth,
+        image.color, FrameExtra(image.file, sender_ns, depth=image.depth),
     )  # fmt: skip
 
 

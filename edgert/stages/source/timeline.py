@@ -13,7 +13,7 @@ from edgert.errors import StageError
 from edgert.frozen import with_fast_init
 from edgert.memory import Lease
 from edgert.memory.cuda import CudaDevice
-from edgert.runtime.frame import U8, Color, DepthImage, Frame, PixelFormat
+from edgert.runtime.frame import NO_EXTRA, U8, Color, DepthImage, Frame, FrameExtra, PixelFormat
 from edgert.runtime.stage import SourceStats
 from edgert.stages.context import Context
 from edgert.stages.gpu.upload import Staging
@@ -193,7 +193,8 @@ class Timeline:
         file: str = "",
     ) -> None:
         self.media = media
-        self._stream, self._limit, self._clock, self._file = stream, config.limit, clock, file
+        self._stream, self._limit, self._clock = stream, config.limit, clock
+        self._extra = FrameExtra(file) if file else NO_EXTRA
         self._opened_fps = config.fps if fps is None else None
         self._thinner = Thinner(fps)
         self._pacer = Pacer(clock) if paced else None
@@ -277,11 +278,14 @@ class Timeline:
             planes=image.planes,
             lease=image.lease,
             color=image.color,
-            file=image.file or self._file,
-            sender_ns=image.sender_ns,
-            depth=image.depth,
+            extra=self._extra_of(image),
         )
         return frame if self._staging is None else self._staging.shared_frame(frame)
+
+    def _extra_of(self, image: Image) -> FrameExtra:
+        if not image.file and image.sender_ns is None and image.depth is None:
+            return self._extra
+        return FrameExtra(image.file or self._extra.file, image.sender_ns, depth=image.depth)
 
 
 class ImageSource(ABC):

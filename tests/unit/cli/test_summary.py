@@ -9,6 +9,7 @@ from edgert.cli.run_view import _progress_line, print_summary, written_files
 from edgert.config import load_pipeline
 from edgert.memory import Counts
 from edgert.runtime import summarize
+from edgert.runtime.summary import RunNotes
 from tests.helpers.command import in_process
 
 FILE = """\
@@ -63,7 +64,7 @@ def test_power_that_nobody_knows_is_not_told_as_zero(tmp_path: Path, capsys: pyt
 
 def test_over_current_events_are_a_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "p.yaml").write_text(FILE)
-    made = summarize([], 4_000_000_000, Counts(), 1 << 20, {}, over_current={"oc1": 0, "oc3": 7})
+    made = summarize([], 4_000_000_000, Counts(), 1 << 20, {}, None, RunNotes(over_current={"oc1": 0, "oc3": 7}))
     assert made.to_json()["over_current"] == {"oc1": 0, "oc3": 7}
     print_summary(load_pipeline(tmp_path / "p.yaml"), made)
     assert "drew too much: oc3 (instantaneous power) 7 events" in " ".join(capsys.readouterr().out.split())

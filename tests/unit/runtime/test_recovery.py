@@ -66,7 +66,7 @@ def test_others_get_every_frame_while_one_fails(on_error: OnError, at: str) -> N
     if on_error == "drop":
         assert meter.lost == 37 and "KeyError" in nodes[1].meter.status.failing
     stage = summarize(nodes, 1, Counter().read(), 0, {}).stages["1"]
-    assert (stage.errors, stage.restarts, stage.dropped) == (status.errors, status.restarts, meter.lost)
+    assert (stage.state.errors, stage.state.restarts, stage.dropped) == (status.errors, status.restarts, meter.lost)
 
 
 def test_one_that_is_restarted_works_again_and_says_both(caplog: pytest.LogCaptureFixture) -> None:

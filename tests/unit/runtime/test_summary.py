@@ -9,7 +9,7 @@ from tests.helpers.stages import Does, Numbers, chain, link, result
 
 def test_before_anything_ran_all_is_zero() -> None:
     summary = summarize(chain(Numbers(), Does()), 0, Counts(), 0, {})
-    assert (summary.frames_in, summary.frames_out, summary.fps, summary.copies_per_frame) == (0, 0, 0, 0)
+    assert (summary.frames_in, summary.frames_out, summary.fps, summary.memory.copies_per_frame) == (0, 0, 0, 0)
     assert summary.stages["1"].busy_ms_per_result == 0
 
 
@@ -24,7 +24,7 @@ def test_a_run_in_numbers() -> None:
         sink.wiring.inlet.channels[0].put(result(index))
     summary = summarize([source, stage, sink], 2_000_000_000, Counts(20, 600), 123, {"m": {"threads": 2}})
     assert (summary.frames_in, summary.frames_out, summary.fps, summary.dropped) == (10, 6, 3.0, 2)
-    assert (summary.copies_per_frame, summary.bytes_copied_per_frame) == (2, 60)
+    assert (summary.memory.copies_per_frame, summary.memory.bytes_copied_per_frame) == (2, 60)
     busy = summary.stages["1"]
     assert (busy.busy_percent, busy.wait_in_percent, busy.wait_out_percent) == (25, 12.5, 5)
     assert busy.busy_ms_per_result == 62.5

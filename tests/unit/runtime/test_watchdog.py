@@ -56,7 +56,7 @@ def test_a_call_that_does_not_return_is_reported_once_and_when_it_does(caplog: p
     hangs = Hangs()
     running, nodes, _ = hanging(hangs, FailurePolicy(watchdog_s=SOON_S))
     wait_until(lambda: nodes[1].meter.status.stuck_s > 4 * SOON_S)
-    assert summarize(nodes, 1, Counter().read(), 0, {}).stages["1"].stuck_s > SOON_S
+    assert summarize(nodes, 1, Counter().read(), 0, {}).stages["1"].state.stuck_s > SOON_S
     hangs.release.set()
     wait_until(lambda: not nodes[1].meter.status.stuck_s)
     running.shut_down()

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from edgert.runtime import json_form
-from edgert.runtime.frame import DepthImage, without_pixels
+from edgert.runtime.frame import DepthImage, FrameExtra, without_pixels
 from edgert.runtime.records import DepthMap, Result
 from edgert.stages.distance import Distance, positions_of
 from tests.helpers.frames import frame_of, things
@@ -25,7 +25,7 @@ def scene() -> np.ndarray:
 
 
 def result(depth: DepthImage | None, **outputs: object) -> Result:
-    return Result(replace(frame_of(), depth=depth), {"find": things(*BOXES), **outputs})
+    return Result(replace(frame_of(), extra=FrameExtra(depth=depth)), {"find": things(*BOXES), **outputs})
 
 
 def test_each_box_has_the_depth_of_its_middle_on_the_ray_through_its_center() -> None:

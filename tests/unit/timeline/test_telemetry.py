@@ -13,7 +13,7 @@ import pytest
 
 from edgert import Pipeline, Result
 from edgert.errors import ConfigError
-from edgert.runtime.frame import Delivery
+from edgert.runtime.frame import NO_EXTRA, Delivery, FrameExtra
 from edgert.runtime.trace_ids import SAMPLED, span_of, trace_of
 from edgert.stages.sink.send.nats import headers_of
 from edgert.stages.source.sent_images import parse_traceparent
@@ -53,7 +53,7 @@ class Own:
 
     def step(self, index: int, at_ns: int, **more: Any) -> SimpleNamespace:
         """One frame through a source and a stage with a part."""
-        frame = SimpleNamespace(stream="cam", index=index, timestamp_ns=at_ns, delivery=None, **more)
+        frame = SimpleNamespace(stream="cam", index=index, timestamp_ns=at_ns, extra=NO_EXTRA, **more)
         find = TaskTrace(self.recorder, "find")
         self.now_ns = at_ns
         TaskTrace(self.recorder, "cam").give([frame], at_ns + 10, 5)
@@ -122,7 +122,7 @@ def test_a_trace_goes_on_on_the_next_machine() -> None:
     assert is_sampled and int(parent, 16) == root.context.span_id
     delivery = Delivery(trace, {}, None, parent, is_sampled)
     for index in (448, 449):  # two crops of that frame
-        crop = SimpleNamespace(stream="north", index=index, timestamp_ns=200, delivery=delivery)
+        crop = SimpleNamespace(stream="north", index=index, timestamp_ns=200, extra=FrameExtra(delivery=delivery))
         TaskTrace(receiver.recorder, "crops").give([crop], 210, 10)
     roots = [one for one in receiver.spans() if one.name == "north"]
     assert {one.context.trace_id for one in roots} == {root.context.trace_id} and len(roots) == 2

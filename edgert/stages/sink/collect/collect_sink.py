@@ -179,7 +179,7 @@ class CollectSink(SimpleStage):
         """Return the name of an image: with the capture time for cameras, else the same in every run."""
         frame = result.frame
         if self._is_again:
-            middle = f"{Path(frame.file).stem}-" if frame.file else ""
+            middle = f"{Path(frame.extra.file).stem}-" if frame.extra.file else ""
             return retention.safe_name(f"{frame.stream}-{middle}{frame.index:06d}.jpg")
         stamp = rfc3339(time_ns)[:23].translate({ord(one): None for one in "-:."})
         return retention.safe_name(f"{frame.stream}-{stamp}-{frame.index}.jpg")

@@ -148,7 +148,7 @@ class PixelTrack:
 
     def put(self, frame: Frame) -> None:
         """Copy a frame's pixels; lose them where there is no room. Called in the source's thread."""
-        depth = frame.depth
+        depth = frame.extra.depth
         nbytes = sum(plane.nbytes for plane in frame.planes) + (0 if depth is None else depth.values.nbytes)
         with self._change:
             if self._nbytes > self._memory_bytes // 2:
@@ -160,7 +160,7 @@ class PixelTrack:
                 return
             self._nbytes += nbytes
         color = [frame.color.matrix, frame.color.full_range]
-        about: dict[str, Any] = {"stream": self._stream, "file": frame.file, "color": color}
+        about: dict[str, Any] = {"stream": self._stream, "file": frame.extra.file, "color": color}
         pieces = [self._piece(frame, frame.to_host().planes, frame.format, about)]
         if depth is not None:
             about["camera"], form = depth.camera, "16UC1" if depth.values.dtype == np.uint16 else "32FC1"

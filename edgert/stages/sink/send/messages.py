@@ -164,9 +164,9 @@ class Writer:
 
     def _with_id(self, frame: Frame, body: bytes) -> bytes:
         """Return a message with an id, if its frame comes from another machine. All machines make the same id."""
-        if frame.delivery is None:
+        if (delivery := frame.extra.delivery) is None:
             return body
-        return b'{"id":"%s-%d-%s",' % (frame.delivery.trace.encode(), frame.index, self._own) + body[1:]
+        return b'{"id":"%s-%d-%s",' % (delivery.trace.encode(), frame.index, self._own) + body[1:]
 
     def _with_chosen_records(self, result: Result) -> Result:
         return without_outputs(result, result.outputs.keys() - set(self._only)) if self._only else result

@@ -186,7 +186,7 @@ class SendSink(SimpleStage):
         assert self._spool is not None and self._sender is not None, "open() comes first"
         for message in self._writer.messages(result):
             number = self._spool.put(*message)
-            if number is not None and result.frame.delivery is not None:
+            if number is not None and result.frame.extra.delivery is not None:
                 self._sender.hold(number, result.frame.lease.retain())
         self._sender.notify()
 

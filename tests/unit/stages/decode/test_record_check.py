@@ -160,4 +160,4 @@ def test_a_pipeline_goes_on_and_counts(tracker: bool, tmp_path: Path) -> None:
     ) as one:
         summary = one.run()
     assert seen == [[[22, 22, 42, 42]]] * 4
-    assert summary.left_out == {"m": 16} and summary.to_json()["left_out"] == {"m": 16}
+    assert summary.notes.left_out == {"m": 16} and summary.to_json()["left_out"] == {"m": 16}

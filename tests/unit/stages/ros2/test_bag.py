@@ -63,7 +63,7 @@ def test_a_bag_gives_every_image_with_its_stamp(tmp_path: Path) -> None:
     for source in (str(bag), f"bag:{bag}", f"bag:{bag}#/cam0/image_raw"):
         frames = results(source)
         assert [one.index for one in frames] == list(range(COUNT))
-        assert [one.sender_ns for one in frames] == [BEGAN_NS + number * 50_000_000 for number in range(COUNT)]
+        assert [one.extra.sender_ns for one in frames] == [BEGAN_NS + number * 50_000_000 for number in range(COUNT)]
         assert [one.media_ns for one in frames] == [number * 50_000_000 for number in range(COUNT)]
     assert len(results(str(bag), fps=10)) == COUNT / 2
     assert len(results(str(bag), limit=3)) == 3
@@ -95,7 +95,7 @@ def test_depth_belongs_to_its_image(tmp_path: Path) -> None:
     stages = {"cam": {"source": str(bag), "options": {"depth": "/cam0/depth"}}, "out": {"sink": "null", "from": "cam"}}
     with edgert.Pipeline({"stages": stages}) as pipeline:
         for one in pipeline.results("cam", timeout=20):
-            depth = one.frame.depth
+            depth = one.frame.extra.depth
             assert depth is not None and depth.camera == (10.0, 10.0, 4.0, 3.0)
             distances.append((int(one.frame.planes[0][0, 0, 0]), int(depth.values[0, 0])))
     assert distances == [(number, 1000 + number) for number in range(COUNT)]

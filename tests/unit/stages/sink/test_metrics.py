@@ -14,6 +14,7 @@ from edgert.memory import Counts
 from edgert.runtime import SourceStats, summarize
 from edgert.runtime.json_form import plain
 from edgert.runtime.recent import totals
+from edgert.runtime.summary import RunNotes
 from edgert.stages.sink.web.prometheus import RunCollector, exposition
 from tests.helpers.command import ROOT
 from tests.helpers.stages import Does, Numbers, chain
@@ -56,7 +57,7 @@ def stats(**changes: Any) -> dict[str, Any]:
     sink.meter.losses = {("north", "queue"): 2, ("south", "join"): 1}
     nodes = [source, stage, sink]
     events = {"oc1": 0, "oc3": 12}
-    summary = summarize(nodes, 2_000_000_000, Counts(20, 600, 7), 123, ENGINES, BUDGETS, over_current=events)
+    summary = summarize(nodes, 2_000_000_000, Counts(20, 600, 7), 123, ENGINES, BUDGETS, RunNotes(over_current=events))
     more = {
         "promised": PROMISED,
         "totals": totals(nodes),

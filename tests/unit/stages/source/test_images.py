@@ -18,7 +18,7 @@ from edgert.config.stages import SourceStage
 from edgert.dataset.images import open_images
 from edgert.errors import StageError
 from edgert.runtime import Result
-from edgert.runtime.frame import U8, with_planes
+from edgert.runtime.frame import NO_EXTRA, U8, with_planes
 from edgert.runtime.json_form import plain_result
 from edgert.stages.context import Context
 from edgert.stages.source.files import ImageFiles
@@ -71,14 +71,15 @@ def test_frames_have_the_names_of_their_files_within_what_all_share(tmp_path: Pa
         write(tmp_path / folder / "é a.png", 1)
 
     def names(pattern: Path) -> list[str]:
-        return [frame.file for frame in images(pattern, limit=2, loop=True).frames(threading.Event())]
+        return [frame.extra.file for frame in images(pattern, limit=2, loop=True).frames(threading.Event())]
 
     assert names(tmp_path / "*" / "*.png") == ["day1/é a.png", "day2/é a.png"]
     assert names(tmp_path / "day1") == names(tmp_path / "day1" / "é a.png") == ["é a.png"] * 2
     (frame,) = images(tmp_path / "day1").frames(threading.Event())
-    assert with_planes(frame, frame.planes, frame.lease).file == frame.crop(0, 0, 4, 4).file == "é a.png"
+    for same in (with_planes(frame, frame.planes, frame.lease), frame.crop(0, 0, 4, 4)):
+        assert same.extra.file == "é a.png"
     assert plain_result(Result(frame, {}))["file"] == "é a.png"
-    assert "file" not in plain_result(Result(replace(frame, file=""), {}))
+    assert "file" not in plain_result(Result(replace(frame, extra=NO_EXTRA), {}))
 
 
 def test_sizes_may_differ(tmp_path: Path) -> None:
