@@ -211,7 +211,7 @@ class Governing:
                 limiters[task.name].bucket = bucket
         where = file.where("budgets")
         controls = Controls(plan.settings, assembly.choice, limiters, self._environment.power, self._fail, where)
-        ends = [task.meter.latency for task in assembly.tasks if not task.wiring.outlets]
+        ends = [task.meter for task in assembly.tasks if not task.wiring.outlets]
         recent = metrics.RecentLatency(ends, _LATENCY_SAMPLES)
         # A full channel is normal behind a file, which waits; behind a camera, it means overload.
         channels = [channel for task in assembly.tasks for channel in task.wiring.inlet.channels]

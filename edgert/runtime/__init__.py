@@ -3,7 +3,7 @@
 from edgert.runtime.channel import Channel, Inlet
 from edgert.runtime.frame import Color, Frame, PixelFormat
 from edgert.runtime.graph import Graph
-from edgert.runtime.metrics import LatencyHistogram, Percentiles
+from edgert.runtime.metrics import Percentiles
 from edgert.runtime.records import (
     AnomalyMap,
     Attributes,
@@ -43,7 +43,6 @@ __all__ = [
     "Graph",
     "Inlet",
     "Keypoints",
-    "LatencyHistogram",
     "OutputImage",
     "Percentiles",
     "PixelFormat",

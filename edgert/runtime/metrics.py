@@ -1,4 +1,4 @@
-"""Measurements of a pipeline's tasks in constant memory: latency histograms, counters and times."""
+"""Measurements of a pipeline's tasks in constant memory: counts of latencies, counters and times."""
 
 from __future__ import annotations
 
@@ -13,10 +13,23 @@ from math import ceil, log2
 import numpy as np
 import numpy.typing as npt
 
-_BUCKETS_PER_OCTAVE = 64  # neighboring buckets differ by 2^(1/64), so a percentile is right to 1.1 %
-_OCTAVES = 44  # 1 ns to 4.8 hours
-_LAST_BUCKET = _BUCKETS_PER_OCTAVE * _OCTAVES - 1
-_MIDDLES_MS = 2.0 ** ((np.arange(_BUCKETS_PER_OCTAVE * _OCTAVES) + 0.5) / _BUCKETS_PER_OCTAVE) / 1e6
+UPTO_MS = (1.0, 2.5, 5.0, 10.0, 25.0, 50.0, 100.0, 250.0, 500.0, 1000.0, 2500.0, 5000.0, 10000.0)
+"""Upper bounds of the buckets that are exported to Prometheus."""
+_STEPS_PER_OCTAVE = 32  # neighboring buckets differ by 2^(1/32), so a percentile is right to 1.1 %
+
+
+def _bounds_ns() -> Iterable[int]:
+    """Return the upper bounds of buckets of latencies, from 10 µs to 100 s, with those exported to Prometheus."""
+    for low_ms, high_ms in pairwise((0.01, *UPTO_MS, 100_000.0)):
+        steps = ceil(_STEPS_PER_OCTAVE * log2(high_ms / low_ms))
+        yield from (round(1e6 * low_ms * (high_ms / low_ms) ** (step / steps)) for step in range(1, steps + 1))
+
+
+BOUNDS_NS = list(_bounds_ns())
+_EDGES_MS = np.array([BOUNDS_NS[0], *BOUNDS_NS, BOUNDS_NS[-1]]) / 1e6
+MIDDLES_MS = np.sqrt(_EDGES_MS[:-1] * _EDGES_MS[1:])
+"""Latency that each bucket stands for."""
+_PLACES = np.array([0.50, 0.95, 0.99])
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,77 +42,43 @@ class Percentiles:
     mean: float
     count: int
 
-    @classmethod
-    def from_counts(cls, counts: npt.NDArray[np.int64]) -> Percentiles:
-        """Return the percentiles of a histogram's buckets; zeros when they are empty."""
-        if not (total := int(counts.sum())):
-            return cls(0.0, 0.0, 0.0, 0.0, 0)
-        wanted = np.maximum(np.ceil(np.array((0.50, 0.95, 0.99)) * total), 1)
-        p50, p95, p99 = _MIDDLES_MS[np.searchsorted(np.cumsum(counts), wanted)].tolist()
-        return cls(p50, p95, p99, float(counts @ _MIDDLES_MS) / total, total)
+
+def percentiles_of(counts: npt.NDArray[np.int64]) -> list[Percentiles]:
+    """Return the percentiles of each row of (R, buckets) counts; zeros for a row without any."""
+    summed = np.cumsum(counts, axis=1)
+    numbers = summed[:, -1]
+    wanted = np.maximum(np.ceil(_PLACES * numbers[:, None]), 1)
+    at = np.stack([(summed < place[:, None]).sum(axis=1) for place in wanted.T], axis=1)
+    found_ms = np.where(numbers[:, None] > 0, MIDDLES_MS[np.minimum(at, len(MIDDLES_MS) - 1)], 0.0)
+    means_ms = counts @ MIDDLES_MS / np.maximum(numbers, 1)
+    rows = zip(found_ms.tolist(), means_ms.tolist(), numbers.tolist(), strict=True)
+    return [Percentiles(p50, p95, p99, mean, number) for (p50, p95, p99), mean, number in rows]
 
 
-class LatencyHistogram:
-    """Histogram of durations in logarithmic buckets, in constant memory. One writer, any readers."""
-
-    __slots__ = ("_buckets",)
-
-    def __init__(self) -> None:
-        self._buckets = array("q", bytes(8 * _BUCKETS_PER_OCTAVE * _OCTAVES))
-
-    def add(self, duration_ns: int, times: int = 1) -> None:
-        """Count one duration, ``times`` times."""
-        if duration_ns > 1:
-            bucket = int(log2(duration_ns) * _BUCKETS_PER_OCTAVE)
-            self._buckets[bucket if bucket < _LAST_BUCKET else _LAST_BUCKET] += times
-        else:
-            self._buckets[0] += times
-
-    def percentiles(self, *others: LatencyHistogram) -> Percentiles:
-        """Return percentiles of this and other histograms together; zeros when all are empty."""
-        return Percentiles.from_counts(np.sum([self.counts(), *(other.counts() for other in others)], axis=0))
-
-    def counts(self) -> npt.NDArray[np.int64]:
-        """Return a copy of the buckets as they are now."""
-        return np.array(self._buckets, np.int64)
+def latency_counts(meters: Iterable[Meter]) -> npt.NDArray[np.int64]:
+    """Return the (1, buckets) counts of latencies of these tasks together, of all streams."""
+    counts = [np.array(latencies, np.int64) for meter in meters for latencies in meter.streams.values()]
+    total: npt.NDArray[np.int64] = np.sum([np.zeros_like(MIDDLES_MS, np.int64), *counts], axis=0)
+    return total[None]
 
 
 class RecentLatency:
-    """Recent percentiles over several histograms. For one thread at a time.
+    """Recent percentiles of several tasks together. For one thread at a time.
 
     Args:
-        histograms: histograms whose durations are taken together.
+        meters: meters of the tasks.
         looks: number of past calls of :meth:`percentiles` that the next one covers.
     """
 
-    def __init__(self, histograms: Iterable[LatencyHistogram], looks: int) -> None:
-        self._histograms = tuple(histograms)
-        self._before = deque([self._now()], maxlen=looks)
+    def __init__(self, meters: Iterable[Meter], looks: int) -> None:
+        self._meters = tuple(meters)
+        self._before = deque([latency_counts(self._meters)], maxlen=looks)
 
     def percentiles(self) -> Percentiles:
         """Return the percentiles since ``looks`` calls ago; zeros when there were no durations."""
-        now, then = self._now(), self._before[0]
+        now, then = latency_counts(self._meters), self._before[0]
         self._before.append(now)
-        return Percentiles.from_counts(now - then)
-
-    def _now(self) -> npt.NDArray[np.int64]:
-        counts = [histogram.counts() for histogram in self._histograms]
-        return np.sum(counts, axis=0) if counts else LatencyHistogram().counts()
-
-
-UPTO_MS = (1.0, 2.5, 5.0, 10.0, 25.0, 50.0, 100.0, 250.0, 500.0, 1000.0, 2500.0, 5000.0, 10000.0)
-"""Upper bounds of the buckets that are exported to Prometheus."""
-_STEPS_PER_OCTAVE = 12  # buckets of a stream: its percentiles are right to 3 %
-
-
-def _bounds_ns() -> Iterable[int]:
-    """Return the upper bounds of a stream's buckets, from 10 µs to 100 s, including those exported to Prometheus."""
-    for low_ms, high_ms in pairwise((0.01, *UPTO_MS, 100_000.0)):
-        steps = ceil(_STEPS_PER_OCTAVE * log2(high_ms / low_ms))
-        yield from (round(1e6 * low_ms * (high_ms / low_ms) ** (step / steps)) for step in range(1, steps + 1))
-
-
-BOUNDS_NS = list(_bounds_ns())
+        return percentiles_of(now - then)[0]
 
 
 Losses = dict[tuple[str, str], int]
@@ -147,13 +126,12 @@ class Meter:
         status: current state of the task.
     """
 
-    __slots__ = ("busy_ns", "latency", "losses", "lost", "results_in", "results_out", "status", "streams",
-                 "unmatched", "wait_in_ns", "wait_out_ns")  # fmt: skip
+    __slots__ = ("busy_ns", "losses", "lost", "results_in", "results_out", "status", "streams", "unmatched",
+                 "wait_in_ns", "wait_out_ns")  # fmt: skip
 
     def __init__(self) -> None:
         self.results_in = self.results_out = self.unmatched = self.lost = 0
         self.busy_ns = self.wait_in_ns = self.wait_out_ns = 0
-        self.latency = LatencyHistogram()
         self.losses: Losses = {}
         self.streams: dict[str, array[int]] = {}
         self.status = Status()
@@ -163,7 +141,7 @@ class Meter:
         try:
             counts = self.streams[stream]
         except KeyError:
-            counts = array("q", bytes(8 * (len(BOUNDS_NS) + 1)))
+            counts = array("q", bytes(8 * len(MIDDLES_MS)))
             self.streams = {**self.streams, stream: counts}
         counts[bisect_left(BOUNDS_NS, latency_ns)] += results
 

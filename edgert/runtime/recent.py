@@ -16,17 +16,23 @@ import numpy as np
 import numpy.typing as npt
 
 from edgert.clock import Clock
-from edgert.runtime.metrics import BOUNDS_NS, UPTO_MS, WINDOW_NS, Losses, Meter, Percentiles
+from edgert.runtime.metrics import (
+    BOUNDS_NS,
+    MIDDLES_MS,
+    UPTO_MS,
+    WINDOW_NS,
+    Losses,
+    Meter,
+    Percentiles,
+    percentiles_of,
+)
 from edgert.runtime.stage import Source
 from edgert.runtime.task import Task
 
 _EVERY_NS = 5_000_000_000
 _POLL_S = 1.0
 _LOG = logging.getLogger(__name__)
-_EDGES_MS = np.array([BOUNDS_NS[0], *BOUNDS_NS, BOUNDS_NS[-1]]) / 1e6
-_MIDDLES_MS = np.sqrt(_EDGES_MS[:-1] * _EDGES_MS[1:])
 _ENDS = [BOUNDS_NS.index(round(bound * 1e6)) for bound in UPTO_MS]
-_PLACES = np.array([0.50, 0.95, 0.99])
 
 Key = tuple[str, str]
 """Name of a stage and name of a stream."""
@@ -189,8 +195,8 @@ def totals(tasks: Iterable[Task]) -> dict[str, dict[str, Total]]:
         of_task = found.setdefault(task.name, {})
         for stream in dict.fromkeys([*streams, *(stream for stream, _ in lost)]):
             dropped = {cause: number for (name, cause), number in lost.items() if name == stream}
-            counts = np.array(streams.get(stream, [0] * len(_MIDDLES_MS)), np.int64)
-            upto, sum_s = np.cumsum(counts), float(counts @ _MIDDLES_MS) / 1e3
+            counts = np.array(streams.get(stream, [0] * len(MIDDLES_MS)), np.int64)
+            upto, sum_s = np.cumsum(counts), float(counts @ MIDDLES_MS) / 1e3
             of_task[stream] = Total(int(upto[-1]), sum_s, upto[_ENDS].tolist(), dropped, not task.wiring.outlets)
     return found
 
@@ -198,7 +204,7 @@ def totals(tasks: Iterable[Task]) -> dict[str, dict[str, Total]]:
 def _statistics_between(tasks: Sequence[Task], since: _Snapshot, now: _Snapshot) -> Recent:
     """Return the statistics between two copies of the counts."""
     seconds = max(now.at_ns - since.at_ns, 1) / 1e9
-    zeros = np.zeros(len(BOUNDS_NS) + 1, np.uint32)
+    zeros = np.zeros_like(MIDDLES_MS, np.uint32)
     name_of = {task.meter: task.name for task in tasks}
     new = {(name_of[key[0]], key[1]): counts - since.counts.get(key, zeros) for key, counts in now.counts.items()}
     lost = {key: more for key, number in now.lost.items() if (more := number - since.lost.get(key, 0))}
@@ -212,7 +218,7 @@ def _statistics_between(tasks: Sequence[Task], since: _Snapshot, now: _Snapshot)
         ("", ""): _sum(zeros, (new[key] for key in new if key[0] in ends)),
     }
     # Not np.stack: it makes a tuple of the rows, and CPython 3.11 keeps up to 2000 tuples of 20 without reusing them.
-    latency = dict(zip(rows, _percentiles(np.array([*rows.values()], np.int64)), strict=True))
+    latency = dict(zip(rows, percentiles_of(np.array([*rows.values()], np.int64)), strict=True))
     dropped, finished = defaultdict[Key, Counter[str]](Counter), defaultdict[str, Counter[str]](Counter)
     for (meter, stream, cause), number in lost.items():
         for key in ((name_of[meter], stream), (name_of[meter], ""), ("", stream), ("", "")):
@@ -239,15 +245,3 @@ def _statistics_between(tasks: Sequence[Task], since: _Snapshot, now: _Snapshot)
 def _sum(zeros: Counts, counts: Iterable[Counts]) -> Counts:
     total: Counts = np.sum([zeros, *counts], axis=0, dtype=np.uint32)
     return total
-
-
-def _percentiles(counts: npt.NDArray[np.int64]) -> list[Percentiles]:
-    """Return the percentiles of each row of counts."""
-    summed = np.cumsum(counts, axis=1)
-    numbers = summed[:, -1]
-    wanted = np.maximum(np.ceil(_PLACES * numbers[:, None]), 1)
-    at = np.stack([(summed < place[:, None]).sum(axis=1) for place in wanted.T], axis=1)
-    found_ms = np.where(numbers[:, None] > 0, _MIDDLES_MS[np.minimum(at, len(_MIDDLES_MS) - 1)], 0.0)
-    means_ms = counts @ _MIDDLES_MS / np.maximum(numbers, 1)
-    rows = zip(found_ms.tolist(), means_ms.tolist(), numbers.tolist(), strict=True)
-    return [Percentiles(p50, p95, p99, mean, number) for (p50, p95, p99), mean, number in rows]

@@ -293,13 +293,13 @@ class Station:
             meter.busy_ns += done - started
             meter.results_in += 1
             if self._is_end:
-                self._count_one(result.frame, done)
+                meter.done(result.frame.stream, done - result.frame.timestamp_ns)
             if out is None:
                 return
             for one in (out,) if isinstance(out, Result) else self._generated_results(out):
                 meter.results_out += 1
                 if not self._is_end:  # else it was counted as input
-                    self._count_one(one.frame, done)
+                    meter.done(one.frame.stream, done - one.frame.timestamp_ns)
                 self.send(one)
             meter.wait_out_ns += now() - done
         except Exception as error:
@@ -367,12 +367,6 @@ class Station:
         meter.results_out += len(out)
         meter.wait_out_ns += self._clock.now_ns() - done_ns
 
-    def _count_one(self, frame: Frame, done_ns: int) -> None:
-        latency_ns = done_ns - frame.timestamp_ns
-        self._meter.done(frame.stream, latency_ns)
-        if self._is_end:
-            self._meter.latency.add(latency_ns)
-
     def _count(self, results: Sequence[Result], done_ns: int) -> None:
         """Count finished results, and consecutive ones of one stream and capture time in one call."""
         meter, at, last = self._meter, 0, len(results)
@@ -382,10 +376,7 @@ class Station:
             at += 1
             while at < last and (one := results[at].frame).timestamp_ns == timestamp_ns and one.stream == stream:
                 at += 1
-            latency_ns = done_ns - timestamp_ns
-            meter.done(stream, latency_ns, at - start)
-            if self._is_end:
-                meter.latency.add(latency_ns, at - start)
+            meter.done(stream, done_ns - timestamp_ns, at - start)
 
     def _generated_results(self, out: Iterable[Result]) -> Iterator[Result]:
         """Yield the results of a stage that is a generator. Each step of it counts as a call of the stage."""

@@ -8,7 +8,7 @@ from typing import Any
 from edgert.clock import REAL
 from edgert.memory import Counts
 from edgert.runtime.json_form import plain
-from edgert.runtime.metrics import LatencyHistogram, Percentiles
+from edgert.runtime.metrics import Percentiles, latency_counts, percentiles_of
 from edgert.runtime.recent import History, Recent, losses_of
 from edgert.runtime.stage import Source, SourceStats
 from edgert.runtime.task import Task
@@ -173,7 +173,7 @@ def summarize(
         dropped=sum(stage.dropped for stage in stages.values()),
         seconds=seconds,
         fps=frames_out / seconds if seconds else 0.0,
-        latency_ms=LatencyHistogram().percentiles(*[task.meter.latency for task in ends]),
+        latency_ms=percentiles_of(latency_counts(task.meter for task in ends))[0],
         recent=recent or History(lambda: tasks, REAL, lambda: 0).recent(wall_ns),
         stages=stages,
         memory=MemoryUse(counts.copies / copied, counts.bytes_copied / copied, counts.allocations, peak_rss_bytes),

@@ -105,7 +105,7 @@ class Pace:
         self._every, self._rate_hz, self._is_on_gpu = every, rate_hz, is_on_gpu
         folder = file.document.path.parent
         self._is_paced = any(batches.is_paced(stage, folder) for stage in file.config.stages.values())
-        ends = [task.meter.latency for task in assembly.tasks if not task.wiring.outlets]
+        ends = [task.meter for task in assembly.tasks if not task.wiring.outlets]
         self._recent = metrics.RecentLatency(ends, _PRESSURE_WINDOWS)
         self._latency = self._recent.percentiles()
         self._next_s, self._pressure = 0.0, ""

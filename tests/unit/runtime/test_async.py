@@ -13,6 +13,7 @@ from edgert.memory import Counts
 from edgert.runtime import AsyncStage, Execution, Frame, Result, Runner, Task, summarize
 from edgert.runtime.frame import has_pixels
 from edgert.runtime.graph import release_pixels
+from edgert.runtime.metrics import latency_counts
 from edgert.stages.context import Context
 from edgert.stages.source.api import ApiSource
 from tests.helpers.stages import Does, Later, Numbers, chain, link
@@ -121,7 +122,7 @@ def test_a_callback_in_its_thread_gets_results_one_by_one_and_each_is_counted() 
     assert seen == list(range(32)) and source.is_full()
     summary = summarize(tasks, 10**9, Counts(), 0, {})
     assert (summary.frames_out, summary.dropped, summary.stages["2"].results_in) == (32, 0, 32)
-    assert tasks[2].meter.latency.counts().sum() == 32 and tasks[2].wiring.inlet.channels[0].count == 32
+    assert latency_counts([tasks[2].meter]).sum() == 32 and tasks[2].wiring.inlet.channels[0].count == 32
 
 
 @pytest.mark.parametrize("on_error", ["stop", "log"])

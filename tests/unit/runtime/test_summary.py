@@ -18,7 +18,7 @@ def test_a_run_in_numbers() -> None:
     source.meter.results_out, stage.meter.results_out, sink.meter.results_in = 10, 8, 6
     stage.meter.busy_ns, stage.meter.wait_in_ns, stage.meter.wait_out_ns = 500_000_000, 250_000_000, 100_000_000
     for latency_ms in (10, 10, 30):
-        sink.meter.latency.add(latency_ms * 1_000_000)
+        sink.meter.done("north", latency_ms * 1_000_000)
     stage.meter.results_in = 8
     for index in range(3):
         sink.wiring.inlet.channels[0].put(result(index))
