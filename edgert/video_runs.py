@@ -226,7 +226,7 @@ def run_videos(
         dask: address of a Dask scheduler, whose workers play the videos. All of them must see the pipeline, its models,
             the videos and the output folder by the same paths.
         callbacks: stage name → function called with each of that stage's results, whose frames have the video's name as
-            ``frame.file``; from as many threads as there are jobs.
+            ``frame.extra.file``; from as many threads as there are jobs.
         on_result: function called with each :class:`VideoResult`, the number of finished videos, and of all.
         on_progress: as for :class:`edgert.Pipeline`.
         strict: as for :class:`edgert.Pipeline`.
