@@ -7,15 +7,14 @@ from pathlib import Path
 from typing import Any
 
 from edgert.assemble import Environment
-from edgert.assemble.models import replicas_of, threads_of
+from edgert.assemble.models import batch_of, load_model, replicas_of, threads_of
 from edgert.backend import Engine
 from edgert.board.record import Board, find_board
 from edgert.config import InferStage, ModelConfig, PipelineFile, SourceStage
-from edgert.config.flow import users_of, variants_of
+from edgert.config.flow import variants_of
 from edgert.config.pipeline_file import BudgetConfig
 from edgert.engine import build_engine
 from edgert.errors import ConfigError
-from edgert.graph import load
 from edgert.meters.all import Meters, Sample
 from edgert.meters.rails import MARGIN, POWER, TEMPERATURE
 from edgert.meters.reading import modeled, unavailable
@@ -224,14 +223,4 @@ def _without_placements(
 def _engine(file: PipelineFile, name: str) -> Engine:
     config = file.config.models[name]
     threads = max(1, threads_of(file.config, name) // replicas_of(file.config, name, live=True))
-    stages = users_of(file.config.stages, file.config.models, name)
-    rows = [stage.parts or (stage.batch.max if stage.batch else 1) for stage in stages]
-    if not config.is_converted:
-        return build_engine(load(config.onnx), config, threads, max(rows))
-    from edgert.quantization.precision import in_precision
-    from edgert.quantization.run import Run
-
-    where, directory = file.where("models", name), file.document.path.parent
-    batched = any(stage.batch for stage in stages)
-    model = in_precision(config, Run(where, directory), rows=max(rows), batched=batched)
-    return build_engine(model, config, threads, max(rows))
+    return build_engine(load_model(file, None, name, config), config, threads, batch_of(file.config, name))

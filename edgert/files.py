@@ -8,6 +8,7 @@ import logging
 import os
 import shutil
 import stat
+import sys
 import tempfile
 import time
 import uuid
@@ -67,7 +68,7 @@ class FileStore:
                 if not stat.S_ISREG(path.stat().st_mode):  # reading a pipe would wait for a writer
                     raise OSError(errno.EINVAL, "it is no regular file", str(path))
                 with path.open("rb") as file:
-                    digest = _digest(file)
+                    digest = digest_of(file)
                 if path.name == f"{key}.{digest}.bin":
                     with suppress(OSError):  # a folder of others, or on a read-only disk, is good enough to read
                         os.utime(path)
@@ -146,11 +147,12 @@ def _remove(path: Path) -> None:
         log.warning("cannot remove %s from the cache (%s)", path, error)
 
 
-def _digest(file: BinaryIO) -> str:
-    """Return the SHA-256 of the rest of a file in hex."""
-    found = hashlib.sha256()
-    while chunk := file.read(_CHUNK_BYTES):
+def digest_of(file: BinaryIO, size_bytes: int | None = None) -> str:
+    """Return the SHA-256 of the rest of a file, or of its next bytes, in hex."""
+    found, left = hashlib.sha256(), sys.maxsize if size_bytes is None else size_bytes
+    while left > 0 and (chunk := file.read(min(left, _CHUNK_BYTES))):
         found.update(chunk)
+        left -= len(chunk)
     return found.hexdigest()
 
 
@@ -210,7 +212,7 @@ def digest_of_file(path: Path) -> str:
     """Return the SHA-256 of a file in hex; empty if it cannot be read."""
     try:
         with path.open("rb") as file:
-            return _digest(file)
+            return digest_of(file)
     except OSError:
         return ""
 

@@ -19,6 +19,7 @@ from typing import BinaryIO
 
 from edgert import limits
 from edgert.errors import ArtifactError, cause
+from edgert.files import digest_of
 from edgert.installation import CHECKPOINTS, export_first
 
 # Members of a bundle: their allowed names, and their checksums.
@@ -96,7 +97,6 @@ _COMMENT_BYTES = len(_LABEL) + 64
 _END_BYTES = 22
 """Length of the end record without its comment; APPNOTE.TXT 4.3.16, https://pkware.cachefly.net/webdocs/APPNOTE."""
 _TIME = (1980, 1, 1, 0, 0, 0)
-_CHUNK_BYTES = 1 << 20
 _AGAIN = "build the bundle again, or copy it again"
 
 
@@ -119,10 +119,9 @@ def pack(members: Mapping[str, bytes], file: BinaryIO, first: str = "") -> None:
             info.external_attr = (stat.S_IFREG | 0o644) << 16
             archive.writestr(info, members[path])
         archive.comment = _LABEL + b"0" * 64
-    file.seek(0, 2)
-    body_bytes = file.tell() - _COMMENT_BYTES
-    digest = _digest(file, body_bytes)
-    file.seek(body_bytes)
+    body_bytes = file.seek(-_COMMENT_BYTES, io.SEEK_END)
+    file.seek(0)
+    digest = digest_of(file, body_bytes)
     file.write(_LABEL + digest.encode())
 
 
@@ -217,7 +216,8 @@ def check_digest(file: BinaryIO, size_bytes: int, where: str) -> str:
             fix="update edgert, or build the bundle with this one",
         )
     digest = found[2].decode()
-    if _digest(file, size_bytes - len(found[0])) != digest:
+    file.seek(0)
+    if digest_of(file, size_bytes - len(found[0])) != digest:
         raise _damage_error(where, "its bytes do not match its digest")
     return digest
 
@@ -232,17 +232,6 @@ def _no_bundle(file: BinaryIO, where: str) -> ArtifactError:
         fix = export_first(where)
         return ArtifactError(f"{where} is a model of PyTorch, no bundle", why="its name ends like one", fix=fix)
     return _foreign_error(where, "it does not end with edgert's digest: it is cut short, changed, or another zip file")
-
-
-def _digest(file: BinaryIO, size_bytes: int) -> str:
-    """Return the SHA-256 of the first bytes of a file, in hex."""
-    found = hashlib.sha256()
-    file.seek(0)
-    left = size_bytes
-    while left > 0 and (chunk := file.read(min(left, _CHUNK_BYTES))):
-        found.update(chunk)
-        left -= len(chunk)
-    return found.hexdigest()
 
 
 def _damage_error(where: str, why: str) -> ArtifactError:

@@ -74,7 +74,7 @@ class Models:
         self.decoders: dict[str, list[TaskChange]] = {}
         self._placer = Placer(file)
         chained = backend_name is None and bool(file.config.engines)
-        self._load_model = partial(_load_model, file, bar)  # no bound method, as its holder must not hold engines
+        self._load_model = partial(load_model, file, bar)  # no bound method, as its holder must not hold engines
         self._compiler = engines or (ChainEngines(file, self._load_model, strict, bar) if chained else None)
 
     def of_file(self, file: PipelineFile) -> "Models":
@@ -401,7 +401,7 @@ def _classes_in(part: object, *keys: str) -> Iterator[tuple[tuple[str, ...], tup
         yield from _classes_in(value, *keys, str(key))
 
 
-def _load_model(file: PipelineFile, bar: Bar | None, name: str, config: ModelConfig, form: Form = "ort") -> Model:
+def load_model(file: PipelineFile, bar: Bar | None, name: str, config: ModelConfig, form: Form = "ort") -> Model:
     """Return the model in the precision that is asked for; unchanged with ``backend: null``."""
     if config.input.shape.extents or config.input.size:
         check_open(load(config.onnx), config)

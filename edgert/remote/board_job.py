@@ -10,7 +10,6 @@ after another, and the second finds the engines of the first in the cache.
 """
 
 import errno
-import fcntl
 import json
 import os
 import re
@@ -27,6 +26,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, BinaryIO
 
+from edgert import files
 from edgert.errors import ArtifactError, EdgertError, cause
 from edgert.files import cache_folder, digest_of_file, replace_text
 from edgert.remote.link import CHUNK_BYTES, write_line
@@ -128,12 +128,10 @@ def try_lock(path: Path) -> int | None:
         raise ArtifactError(
             f"cannot write {str(path)!r}", why=cause(error), fix="point EDGERT_CACHE at a folder that can be written"
         ) from error
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(descriptor)
-        return None
-    return descriptor
+    if files.try_lock(descriptor):
+        return descriptor
+    os.close(descriptor)
+    return None
 
 
 @contextmanager

@@ -138,8 +138,7 @@ def scatter_chart(
         *((svg.level(plot.foot, "foot"), svg.text(100, middle + 4, strip, "end", -4)) if strip_px else ()),
         svg.text(0, 10, names[1]) if known else "",
         svg.text(100, bottom + 31, names[0], "end"),
-        *_requested_line(limits[0], plot, bottom, show),
-        *_budget(limits[1], plot, show),
+        *_limits(limits, plot, bottom, show),
         _front([place(dot) for dot in front_of(dots)], plot.foot),
         *(_bars(dot, plot, *place(dot)) for dot in drawn),
         *(_dot(dot, *place(dot)) for dot in drawn),
@@ -147,27 +146,25 @@ def scatter_chart(
     )
 
 
-def _requested_line(requested: float | None, plot: Plot, bottom: float, show: Show) -> Iterator[Markup]:
-    if requested is None:
-        return
-    if plot.x.low <= requested <= plot.x.high:
-        where = plot.across(requested)
-        yield svg.upright(where, _TOP_PX, bottom, "limit")
-        yield svg.label(where, _TOP_PX - 6, f"asked {show(requested)}")
-    else:
-        is_less = requested < plot.x.low
-        words = f"← asked {show(requested)}" if is_less else f"asked {show(requested)} →"
-        yield svg.text(0 if is_less else 100, _TOP_PX - 6, words, "start" if is_less else "end")
-
-
-def _budget(most: float | None, plot: Plot, show: Show) -> Iterator[Markup]:
-    if most is None:
-        return
-    if plot.y.low <= most <= plot.y.high:
-        yield svg.level(plot.down(most), "limit")
-        yield svg.text(100, plot.down(most) - 4, f"budget {show(most)}", "end")
-    else:
-        yield svg.text(100, 10, f"{'↑' if most > plot.y.high else '↓'} budget {show(most)}", "end")
+def _limits(limits: tuple[float | None, float | None], plot: Plot, bottom: float, show: Show) -> Iterator[Markup]:
+    """Yield the lines of the requested rate and of the budget, each named; a name at the edge that it is beyond."""
+    requested, most = limits
+    if requested is not None:
+        words, is_less = f"asked {show(requested)}", requested < plot.x.low
+        if is_less or requested > plot.x.high:
+            text = f"← {words}" if is_less else f"{words} →"
+            yield svg.text(0 if is_less else 100, _TOP_PX - 6, text, "start" if is_less else "end")
+        else:
+            where = plot.across(requested)
+            yield svg.upright(where, _TOP_PX, bottom, "limit")
+            yield svg.label(where, _TOP_PX - 6, words)
+    if most is not None:
+        words, is_less = f"budget {show(most)}", most < plot.y.low
+        if is_less or most > plot.y.high:
+            yield svg.text(100, 10, f"{'↓' if is_less else '↑'} {words}", "end")
+        else:
+            yield svg.level(plot.down(most), "limit")
+            yield svg.text(100, plot.down(most) - 4, words, "end")
 
 
 def _front(points: Sequence[Point], height: float) -> Markup:

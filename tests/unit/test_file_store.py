@@ -82,14 +82,14 @@ def test_an_entry_that_another_process_replaces_while_it_is_read_is_no_damage(
 ) -> None:
     store = FileStore(tmp_path / "cache")
     put(store)
-    digest, listed = files._digest, store._entries("key")
+    digest, listed = files.digest_of, store._entries("key")
 
     def replaced(file: BinaryIO) -> str:
-        monkeypatch.setattr(files, "_digest", digest)
+        monkeypatch.setattr(files, "digest_of", digest)
         store.put("key", b"the other's")
         return digest(file)
 
-    monkeypatch.setattr(files, "_digest", replaced)
+    monkeypatch.setattr(files, "digest_of", replaced)
     with caplog.at_level(logging.WARNING):
         assert store.get("key") is None
     assert not caplog.text and not listed[0].exists() and store.get("key") == b"the other's"

@@ -109,6 +109,10 @@ def test_ones_own_measurements_are_a_source(tmp_path: Path) -> None:
             "",
         ),
         (("modes:\n", "mode:\n"), "unknown key 'mode'; did you mean 'modes'?", "known here"),
+        (("  cores: 8", "  cors: 8"), "unknown key 'cors'; did you mean 'cores'?", "known here"),
+        (("bytes: 16GiB", "bytes: 16"), "memory.bytes", ""),
+        (("soc: tegra234\n", ""), "soc is missing", "add soc:"),
+        (("name: mine\n", "name: orin-nx-8gb\n"), "board file has name: 'orin-nx-8gb'", "name: mine"),
     ],
 )
 def test_a_number_that_cannot_be(tmp_path: Path, change: tuple[str, str], what: str, fix: str) -> None:
@@ -161,6 +165,7 @@ def test_a_board_without_dla_has_no_generation(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "text",
     [
+        "",
         "modes: 3\n",
         "modes: [1, {name: 2}]\ngpu: []\n",
         "- 1\n",
@@ -179,3 +184,5 @@ def test_any_yaml_is_told_and_nothing_else_happens(tmp_path: Path, text: str) ->
     path.write_text(text, encoding="utf-8")
     with pytest.raises(ConfigError, match=r"board file|mine\.yaml"):
         load_board(path)
+    with pytest.raises(ConfigError, match="cannot read board file"):
+        load_board(tmp_path / "none.yaml")
