@@ -22,6 +22,12 @@ from edgert.errors import ArtifactError, cause
 from edgert.files import digest_of
 from edgert.installation import CHECKPOINTS, export_first
 
+
+def damage_error(where: str, why: str) -> ArtifactError:
+    """Return the error of a bundle that is not as it was written."""
+    return ArtifactError(f"{where} is damaged", why=why, fix="build the bundle again, or copy it again", code="E601")
+
+
 # Members of a bundle: their allowed names, and their checksums.
 
 _PART = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.\-]*")
@@ -42,15 +48,11 @@ def member_of(content: bytes) -> Member:
     return Member(len(content), hashlib.sha256(content).hexdigest())
 
 
-def check_content(path: str, content: bytes, member: Member, where: str = "") -> None:
+def check_content(path: str, content: bytes, member: Member, where: str) -> None:
     """Raise ArtifactError if a member's content does not have its recorded size and digest."""
     if member_of(content) != member:
-        raise ArtifactError(
-            f"member {path!r} of the bundle is damaged",
-            why=f"its {len(content)} bytes are not the {member.size_bytes} bytes it was made with",
-            where=where,
-            fix="build the bundle again, or copy it again",
-        )
+        count = f"its {len(content)} bytes are not the {member.size_bytes} bytes it was made with"
+        raise damage_error(where, f"member {path!r}: {count}")
 
 
 def check_paths(paths: Iterable[str], where: str = "") -> None:
@@ -97,7 +99,6 @@ _COMMENT_BYTES = len(_LABEL) + 64
 _END_BYTES = 22
 """Length of the end record without its comment; APPNOTE.TXT 4.3.16, https://pkware.cachefly.net/webdocs/APPNOTE."""
 _TIME = (1980, 1, 1, 0, 0, 0)
-_AGAIN = "build the bundle again, or copy it again"
 
 
 def pack(members: Mapping[str, bytes], file: BinaryIO, first: str = "") -> None:
@@ -152,7 +153,7 @@ class ZipContainer:
             self._infos = {info.filename: info for info in infos}
         except (zipfile.BadZipFile, NotImplementedError, ValueError, OSError) as error:
             self._file.close()
-            raise _damage_error(str(path), str(error)) from error
+            raise damage_error(str(path), str(error)) from error
         except ArtifactError:
             self._file.close()
             raise
@@ -178,7 +179,7 @@ class ZipContainer:
         try:
             return self._archive.read(self._infos[path])
         except (zipfile.BadZipFile, NotImplementedError, RuntimeError, EOFError, OSError) as error:
-            raise _damage_error(str(self.path), f"member {path!r}: {error}") from error
+            raise damage_error(str(self.path), f"member {path!r}: {error}") from error
 
 
 def _check_members(infos: list[zipfile.ZipInfo], size_bytes: int, where: str) -> None:
@@ -218,7 +219,7 @@ def check_digest(file: BinaryIO, size_bytes: int, where: str) -> str:
     digest = found[2].decode()
     file.seek(0)
     if digest_of(file, size_bytes - len(found[0])) != digest:
-        raise _damage_error(where, "its bytes do not match its digest")
+        raise damage_error(where, "its bytes do not match its digest")
     return digest
 
 
@@ -232,10 +233,6 @@ def _no_bundle(file: BinaryIO, where: str) -> ArtifactError:
         fix = export_first(where)
         return ArtifactError(f"{where} is a model of PyTorch, no bundle", why="its name ends like one", fix=fix)
     return _foreign_error(where, "it does not end with edgert's digest: it is cut short, changed, or another zip file")
-
-
-def _damage_error(where: str, why: str) -> ArtifactError:
-    return ArtifactError(f"{where} is damaged", why=why, fix=_AGAIN)
 
 
 def _foreign_error(where: str, why: str) -> ArtifactError:

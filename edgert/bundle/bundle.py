@@ -19,7 +19,7 @@ from edgert.bundle.manifest import NAME, Manifest, check_contents, parse_manifes
 from edgert.bundle.signature import Signer, sign, verify
 from edgert.errors import ArtifactError, EdgertError, cause
 from edgert.files import replacing
-from edgert.zip_archive import ZipContainer, check_content, pack
+from edgert.zip_archive import ZipContainer, check_content, damage_error, pack
 
 SUFFIX = ".edgert"
 SIGNATURE = f"{NAME}.sig"
@@ -144,16 +144,10 @@ def _read_manifest(container: ZipContainer) -> Manifest:
     differing = sorted((sizes.keys() - {NAME, SIGNATURE}) ^ manifest.members.keys())
     if differing:
         why = f"{differing[0]!r} is {'not listed in its manifest' if differing[0] in sizes else 'missing'}"
-        raise ArtifactError(f"{where} is damaged", why=why, fix="build the bundle again, or copy it again", code="E601")
+        raise damage_error(where, why)
     for path, member in manifest.members.items():
-        if sizes[path] != member.size_bytes:
-            raise ArtifactError(
-                f"member {path!r} of the bundle is damaged",
-                why=f"it has {sizes[path]} bytes instead of {member.size_bytes}",
-                where=where,
-                fix="build the bundle again, or copy it again",
-                code="E601",
-            )
+        if sizes[path] != member.size_bytes:  # before so much is read
+            raise damage_error(where, f"member {path!r} has {sizes[path]} bytes instead of {member.size_bytes}")
         check_content(path, container.read(path), member, where)
     check_contents(manifest, container.read, where)
     return manifest
@@ -163,7 +157,7 @@ def _signature(container: ZipContainer) -> bytes:
     size_bytes = container.sizes.get(SIGNATURE, 0)
     if size_bytes > limits.SIGNATURE_BYTES:
         why = f"its signature has {size_bytes} bytes, {limits.SIGNATURE_BYTES} at most"
-        raise ArtifactError(f"{container.path} is damaged", why=why, fix="build the bundle again, or copy it again")
+        raise damage_error(str(container.path), why)
     return container.read(SIGNATURE) if size_bytes else b""
 
 

@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from edgert._version import __version__
 from edgert.errors import ArtifactError
-from edgert.zip_archive import Member, check_paths
+from edgert.zip_archive import Member, check_paths, damage_error
 
 NAME = "manifest.json"
 FORMAT, SCHEMA = "edgert bundle", 2
@@ -152,7 +152,7 @@ def parse_manifest(data: bytes, where: str) -> Manifest:
     try:
         content = json.loads(data)
     except (ValueError, RecursionError) as error:
-        raise _damage_error(where, f"the manifest is no JSON: {error}") from error
+        raise damage_error(where, f"the manifest is no JSON: {error}") from error
     if not isinstance(content, dict) or content.get("format") != FORMAT:
         what = f'does not have "format": "{FORMAT}"' if isinstance(content, dict) else "is no mapping"
         fix = "name what edgert build wrote"
@@ -169,15 +169,15 @@ def parse_manifest(data: bytes, where: str) -> Manifest:
     try:
         manifest = Manifest.model_validate_json(json.dumps(written))
     except (ValidationError, ValueError) as error:
-        raise _damage_error(where, str(error).splitlines()[0]) from error
+        raise damage_error(where, str(error).splitlines()[0]) from error
     if manifest.to_bytes() != data:
-        raise _damage_error(where, "the manifest's digest is not that of its content")
+        raise damage_error(where, "the manifest's digest is not that of its content")
     check_paths([NAME, *manifest.members], where)
     of_models = [path for model in manifest.models.values() for path in (*model.forms.values(), *model.files.values())]
     compiled = [path for entry in manifest.compiled.values() for path in entry.members]
     for path in (manifest.pipeline, *of_models, *compiled):
         if path not in manifest.members:
-            raise _damage_error(where, f"the manifest names {path!r}, but lists no such member")
+            raise damage_error(where, f"the manifest names {path!r}, but lists no such member")
     return manifest
 
 
@@ -304,10 +304,10 @@ def check_contents(manifest: Manifest, read: Callable[[str], bytes], where: str)
     """Raise ArtifactError for a JSON member without the content of its kind, or a model without required members."""
     for name, model in manifest.models.items():
         if missing := [kind for kind, known in (("float", model.forms), ("quality", model.files)) if kind not in known]:
-            raise _damage_error(where, f"its manifest names no {missing[0]} of model {name!r}")
+            raise damage_error(where, f"its manifest names no {missing[0]} of model {name!r}")
     for target, entry in manifest.compiled.items():
         if unknown := entry.engines.keys() - manifest.models.keys():
-            raise _damage_error(where, f"{target} compiled a model {min(unknown)!r}, which the bundle does not have")
+            raise damage_error(where, f"{target} compiled a model {min(unknown)!r}, which the bundle does not have")
     for path, kind in _json_members(manifest):
         try:
             kind.model_validate_json(read(path))
@@ -331,7 +331,3 @@ def _json_members(manifest: Manifest) -> Iterator[tuple[str, type[_Content]]]:
 
 def _json_bytes(content: Mapping[str, Any]) -> bytes:
     return (json.dumps(content, indent=1, sort_keys=True, allow_nan=False) + "\n").encode("ascii")
-
-
-def _damage_error(where: str, why: str) -> ArtifactError:
-    return ArtifactError(f"{where} is damaged", why=why, fix="build the bundle again, or copy it again", code="E601")
