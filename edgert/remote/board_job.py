@@ -29,11 +29,9 @@ from typing import Any, BinaryIO
 from edgert import files
 from edgert.errors import ArtifactError, EdgertError, cause
 from edgert.files import cache_folder, digest_of_file, replace_text
-from edgert.remote.link import CHUNK_BYTES, write_line
+from edgert.remote.link import CHUNK_BYTES, STRICT, write_line
 from edgert.reporter import Progress
 
-STRICT = "strict"
-"""Word of an action for a build in which an engine that would be skipped is an error."""
 BUNDLE_LIFETIME_S = 7 * 86400.0
 """Time for which a bundle stays after its last use."""
 RUN_LIFETIME_S = 3600.0
@@ -333,7 +331,7 @@ def _compile(run: Run, shall_end: Callable[[], bool], strict: bool) -> int:
 
 def _pack_result(run: Run) -> dict[str, Any]:
     """Pack the file to fetch, and return its size and digest; or the error."""
-    from edgert.remote.remote_job import pack_addition  # this import takes half a second, on every connection
+    from edgert.remote.remote_build import pack_addition  # this import takes half a second, on every connection
 
     try:
         made = pack_addition(run.bundle, run.output, run.addition)

@@ -117,7 +117,8 @@ def host_of(address: str) -> str:
 
 
 CHUNK_BYTES = 1 << 18
-
+STRICT = "strict"
+"""Word of ``edgert job`` for a build in which an engine that would be skipped is an error."""
 
 Poll = Callable[[], object]
 """Function called regularly during a wait; an exception in it ends the wait."""

@@ -10,7 +10,7 @@ from edgert.bundle.bundle import open_bundle, save_bundle
 from edgert.bundle.manifest import CompiledEntry
 from edgert.errors import ArtifactError, BuildError
 from edgert.remote.link import LinkError, link_error
-from edgert.remote.remote_job import Retry, add_engines, pack_addition, result_member
+from edgert.remote.remote_build import Retry, add_engines, pack_addition, result_member
 from edgert.reporter import Progress
 from edgert.steps import Stopped
 from edgert.zip_archive import Member, member_of
