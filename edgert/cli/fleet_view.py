@@ -6,36 +6,25 @@ import json as json_text
 import os
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from functools import partial
 from http.client import HTTPException
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from urllib.error import URLError
 from urllib.request import Request, urlopen
 
-from edgert import limits, units
-from edgert.cli import terminal, top_view
-from edgert.cli.top_view import History, Row, Snapshot, clean_text, mapping_at
+from edgert import limits
+from edgert.cli import top_view
+from edgert.cli.top_view import History, Row, Snapshot, mapping_at
 from edgert.control.client import NOT_EDGERT, add_token, unanswered
 from edgert.errors import EdgertError
-from edgert.runtime.health import unready_reasons
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
 _ANSWER_S = 3.0
 """Timeout of a request to a board: for the connection, and for each piece of the answer."""
-_SILENT, _FAILING, _STRAINED, _WELL = range(4)
-_STYLES = {_SILENT: "red", _FAILING: "red", _STRAINED: "yellow", _WELL: ""}
-_BOARD_COLUMNS = (
-    terminal.Column("board", wraps=True),
-    terminal.Column("pipeline", rank=1),
-    terminal.Column("fps", is_number=True),
-    terminal.Column("dropped", is_number=True, rank=2),
-    terminal.Column("p99", is_number=True, rank=1),
-    terminal.Column("cameras", is_number=True),
-    terminal.Column("state", wraps=True),
-)
 
 
 class BoardPoller(threading.Thread):
@@ -81,69 +70,22 @@ def fetch_stats(url: str) -> Row:
     return {"at": url, "stats": stats} if isinstance(stats, dict) else {"at": url, "trouble": NOT_EDGERT}
 
 
-def judge_board(row: Row) -> tuple[int, str]:
-    """Return the state of a board, from ``_SILENT``, the worst, to ``_WELL``, and its reason."""
-    if "trouble" in row:
-        return _SILENT, clean_text(row["trouble"])
-    stats = row["stats"]
-    try:
-        missing = unready_reasons(stats)
-    except (AttributeError, TypeError, ValueError):
-        return _SILENT, NOT_EDGERT
-    if missing:
-        return _FAILING, clean_text("; ".join(missing))
-    strained = "; ".join(_exceeded_budgets(stats))
-    return (_STRAINED, strained) if strained else (_WELL, "ready")
-
-
-def _exceeded_budgets(stats: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the budgets that a board exceeds, or keeps only because its governor reduced the work."""
-    p99, limit_s = (
-        mapping_at(mapping_at(stats, "recent"), "latency_ms").get("p99"),
-        mapping_at(stats, "promised").get("latency"),
-    )
-    if top_view.is_number(p99) and top_view.is_number(limit_s) and p99 > 1e3 * limit_s:
-        yield f"p99 {units.format_ms(p99)} of {units.format_ms(1e3 * limit_s)}"
-    governor = mapping_at(mapping_at(stats, "budgets"), "governor")
-    if top_view.is_number(level := governor.get("level")) and level > 0:
-        yield f"runs with {clean_text(governor.get('setting')) or 'less'}"
-
-
 def worst_first(rows: Sequence[Row]) -> list[Row]:
     """Return boards sorted by state, the worst first; then by dropped results, the most first; then by address."""
 
     def place(row: Row) -> tuple[int, float, str]:
         dropped = mapping_at(mapping_at(row.get("stats") or {}, "recent"), "dropped").values()
-        return judge_board(row)[0], -sum(filter(top_view.is_number, dropped)), row["at"]
+        return top_view.judge(row)[0], -sum(filter(top_view.is_number, dropped)), row["at"]
 
     return sorted(rows, key=place)
 
 
 def board_table(rows: Sequence[Row], width: int, history: History | None = None, chosen: str = "") -> RenderableType:
-    """Return a table with a line for each board, in the given order; see :func:`.top_view.pipeline_table`."""
-    shown, counts = [], [0] * len(_STYLES)
-    for row in rows:
-        badness, state = judge_board(row)
-        counts[badness] += 1
-        stats = row.get("stats") or {}
-        fps, dropped, _, p99 = top_view.last_minute_cells(mapping_at(stats, "recent")) if stats else ("",) * 4
-        address = clean_text(row["at"]).removeprefix("http://")
-        cells = [address, clean_text(stats.get("name")), fps, dropped, p99, _cameras_up(stats) if stats else "", state]
-        cells += [] if history is None else [history.of(row)]
-        shown.append(terminal.Row(cells, top_view.row_style(_STYLES[badness], row, chosen)))
-    words = ("silent", "failing", "strained", "well")
-    counted = ", ".join(f"{count} {word}" for count, word in zip(counts, words, strict=True) if count)
-    columns = _BOARD_COLUMNS if history is None else (*_BOARD_COLUMNS, top_view.HISTORY_COLUMN)
-    return terminal.table(
-        columns, shown, width=width, title=f"{len(rows)} board{'s' if len(rows) > 1 else ''}: {counted}; last minute"
-    )
-
-
-def _cameras_up(stats: Mapping[str, Any]) -> str:
-    """Return ``3/4``: how many of the cameras that can go down are up; empty without such cameras."""
-    stages = (one for one in mapping_at(stats, "stages").values() if isinstance(one, dict))
-    ups = [up for one in stages if isinstance(up := mapping_at(one, "source").get("up"), bool)]
-    return top_view.format_number(sum(ups), "{:.0f}") + f"/{len(ups)}" if ups else ""
+    """Return a table with a line for each board, in the given order; see :func:`.top_view.row_table`."""
+    counts = Counter(top_view.judge(row)[0] for row in rows)
+    counted = ", ".join(f"{counts[state]} {word}" for state, word in top_view.STATES.items() if counts[state])
+    title = f"{len(rows)} board{'s' if len(rows) > 1 else ''}: {counted}; last minute"
+    return top_view.row_table(rows, width, title, history, chosen)
 
 
 def watch_boards(

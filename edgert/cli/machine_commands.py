@@ -223,9 +223,11 @@ def machine_view(
     """Return what the screen shows: pipelines, cameras, the machine's readings, and which cannot be read."""
     from rich.console import Group
 
+    tables: list[RenderableType] = [terminal.styled("no pipelines of this user are running", "bold")]
+    if pipelines:
+        tables = [top_view.row_table(pipelines, width, "pipelines, last minute", history, chosen)]
     cameras = top_view.camera_table(pipelines, width)
-    tables: list[RenderableType] = [top_view.pipeline_table(pipelines, width, history, chosen), ""]
-    tables += [cameras, ""] if cameras else []
+    tables += ["", cameras, ""] if cameras else [""]
     readings = list(_sorted_readings(sample))
     title = f"power mode {sample.mode}" if sample.mode else "this machine"
     if (recent := energy.recent_w(10.0)) is not None:

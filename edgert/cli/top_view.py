@@ -21,7 +21,6 @@ from edgert.units import format_bytes, format_ms
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
     from rich.table import Table
-    from rich.text import Text
 
 
 # Figures that another process reports: each may be missing, or of any type.
@@ -88,19 +87,20 @@ _STAGE_COLUMNS = (
     terminal.Column("busy", is_number=True),
     *_CAMERA_COLUMNS[2:],
 )
-_PIPELINE_COLUMNS = (
+_COLUMNS = (
+    terminal.Column("where", wraps=True),
     terminal.Column("pipeline", wraps=True),
     terminal.Column("fps", is_number=True),
-    terminal.Column("frames", is_number=True, rank=3),
-    terminal.Column("dropped", is_number=True),
-    terminal.Column("p50", is_number=True, rank=2),
+    terminal.Column("frames", is_number=True, rank=6),
+    terminal.Column("dropped", is_number=True, rank=2),
+    terminal.Column("p50", is_number=True, rank=5),
     terminal.Column("p99", is_number=True),
-    terminal.Column("peak memory", is_number=True, rank=1),
-    terminal.Column("budgets", wraps=True),
-    terminal.Column("process"),
+    terminal.Column("peak memory", is_number=True, rank=4),
+    terminal.Column("cameras", is_number=True, rank=1),
+    terminal.Column("state", wraps=True),
+    terminal.Column("budgets", wraps=True, rank=3),
 )
-HISTORY_COLUMN = terminal.Column("fps so far", rank=2)
-"""Column of the sparklines, shown when there are several samples."""
+_HISTORY_COLUMN = terminal.Column("fps so far", rank=2)  # shown when there are several samples
 _HISTORY_SAMPLES = 16
 _BLOCKS = "▁▂▃▄▅▆▇█"
 _KEYS = {
@@ -323,27 +323,61 @@ def _stage_rows(stats: Mapping[str, Any]) -> Iterator[terminal.Row]:
         yield terminal.Row((clean_text(name), fps, busy, *rest, state), "yellow" if state else "")
 
 
-def pipeline_table(rows: Sequence[Row], width: int, history: History | None = None, chosen: str = "") -> Table | Text:
-    """Return a table of each pipeline's rates and budgets, or why they are not known; a line without pipelines.
+_SILENT, _FAILING, _STRAINED, _WELL = range(4)
+STATES = {_SILENT: "silent", _FAILING: "failing", _STRAINED: "strained", _WELL: "well"}
+"""States of a pipeline or board, the worst first."""
+_STYLES = {_SILENT: "red", _FAILING: "red", _STRAINED: "yellow", _WELL: ""}
+
+
+def judge(row: Row) -> tuple[int, str]:
+    """Return the state of a pipeline or board, a key of :data:`STATES`, and its reason."""
+    from edgert.control.client import NOT_EDGERT
+    from edgert.runtime.health import unready_reasons
+
+    if "trouble" in row:
+        return _SILENT, clean_text(row["trouble"])
+    stats = row["stats"]
+    try:
+        missing = unready_reasons(stats)
+    except (AttributeError, TypeError, ValueError):
+        return _SILENT, NOT_EDGERT
+    if missing:
+        return _FAILING, clean_text("; ".join(missing))
+    strained = "; ".join(_exceeded_budgets(stats))
+    return (_STRAINED, strained) if strained else (_WELL, "ready")
+
+
+def _exceeded_budgets(stats: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the budgets that are exceeded, or kept only because the governor reduced the work."""
+    latency, promised = mapping_at(mapping_at(stats, "recent"), "latency_ms"), mapping_at(stats, "promised")
+    p99, limit_s = latency.get("p99"), promised.get("latency")
+    if is_number(p99) and is_number(limit_s) and p99 > 1e3 * limit_s:
+        yield f"p99 {format_ms(p99)} of {format_ms(1e3 * limit_s)}"
+    governor = mapping_at(mapping_at(stats, "budgets"), "governor")
+    if is_number(level := governor.get("level")) and level > 0:
+        yield f"runs with {clean_text(governor.get('setting')) or 'less'}"
+
+
+def row_table(rows: Sequence[Row], width: int, title: str, history: History | None = None, chosen: str = "") -> Table:
+    """Return a table of pipelines or boards in the given order: rates, cameras, state and budgets, or what is wrong.
 
     The row whose place ``at`` is ``chosen`` is marked.
     """
-    if not rows:
-        return terminal.styled("no pipelines of this user are running", "bold")
     shown = []
     for row in rows:
         name = " ".join(filter(None, (clean_text(row.get("label")), clean_text(row.get("name")))))
-        last = row.get("trouble") or ", ".join(_budget_texts(row))
-        cells = [clean_text(cell) for cell in (name or row["at"], *_pipeline_cells(row), last, row["at"])]
+        stats, (badness, state) = mapping_at(row, "stats"), judge(row)
+        cells = [clean_text(row["at"]).removeprefix("http://"), name or clean_text(stats.get("name"))]
+        cells += (
+            [*_figures(stats), state, ", ".join(_budget_texts(stats))]
+            if "stats" in row
+            else ["", *("",) * 6, state, ""]
+        )
         cells += [] if history is None else [history.of(row)]
-        shown.append(terminal.Row(cells, row_style("yellow" if "trouble" in row else "", row, chosen)))
-    columns = _PIPELINE_COLUMNS if history is None else (*_PIPELINE_COLUMNS, HISTORY_COLUMN)
-    return terminal.table(columns, shown, width=width, title="pipelines, last minute")
-
-
-def row_style(style: str, row: Row, chosen: str) -> str:
-    """Return a row's style, reversed for the chosen row."""
-    return f"{style} reverse".strip() if row["at"] == chosen else style
+        style = f"{_STYLES[badness]} reverse".strip() if row["at"] == chosen else _STYLES[badness]
+        shown.append(terminal.Row(cells, style))
+    columns = _COLUMNS if history is None else (*_COLUMNS, _HISTORY_COLUMN)
+    return terminal.table(columns, shown, width=width, title=title)
 
 
 def camera_table(pipelines: Sequence[Row], width: int) -> Table | None:
@@ -369,22 +403,20 @@ def _camera_rows(pipelines: Sequence[Row]) -> Iterator[terminal.Row]:
             yield terminal.Row(cells, "" if up else "yellow")
 
 
-def _pipeline_cells(row: Row) -> Iterator[str]:
-    if "trouble" in row:
-        yield from ("",) * 6
-        return
-    stats = row["stats"]
-    recent = mapping_at(stats, "recent")
-    _, *last_minute = last_minute_cells(recent)
+def _figures(stats: Mapping[str, Any]) -> Iterator[str]:
+    """Yield rates and latency of the last minute, frames so far, memory, and ``3/4``: how many cameras are up."""
+    recent, stages = mapping_at(stats, "recent"), mapping_at(stats, "stages").values()
+    _, dropped, p50, p99 = last_minute_cells(recent)
     yield format_number(recent.get("fps", stats.get("fps")), plain_number)  # the sparkline has those of this second
     yield format_number(stats.get("frames_out"), plain_number)
-    yield from last_minute
-    yield format_size(stats.get("peak_rss_bytes"))
+    yield from (dropped, p50, p99, format_size(stats.get("peak_rss_bytes")))
+    sources = (mapping_at(stage, "source") for stage in stages if isinstance(stage, dict))
+    ups = [up for source in sources if isinstance(up := source.get("up"), bool)]
+    yield f"{sum(ups)}/{len(ups)}" if ups else ""
 
 
-def _budget_texts(row: Row) -> Iterator[str]:
+def _budget_texts(stats: Mapping[str, Any]) -> Iterator[str]:
     """Yield the governor's setting, and each budget with what is used of it."""
-    stats = row["stats"]
     budgets, promised = mapping_at(stats, "budgets"), mapping_at(stats, "promised")
     if governor := mapping_at(budgets, "governor"):
         yield clean_text(governor.get("setting"))

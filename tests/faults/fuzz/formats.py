@@ -299,7 +299,7 @@ def _tried_state(content: bytes) -> bool:
     finally:
         client.running_pipelines = real
     out = io.StringIO()
-    Console(file=out, width=120).print(top_view.pipeline_table(rows, 120))
+    Console(file=out, width=120).print(top_view.row_table(rows, 120, "pipelines"))
     json.dumps(rows)
     if "\x1b" in out.getvalue():
         raise AssertionError("what steers a terminal is shown")

@@ -12,7 +12,8 @@ import pytest
 from rich.console import Console
 
 from edgert.cli import fleet_view
-from edgert.cli.fleet_view import board_table, judge_board, watch_boards, worst_first
+from edgert.cli.fleet_view import board_table, watch_boards, worst_first
+from edgert.cli.top_view import judge
 from tests.helpers.http_request import serving
 from tests.unit.cli.test_top import run
 
@@ -85,7 +86,7 @@ def test_forty_boards_are_forty_lines_and_the_worst_come_first(pages: str, monke
     assert time.monotonic() - started_s < 10, "one board after the other"
     rows = look.rows
     assert look.data["boards"] is rows and not look.have_answered and len(rows) == 40
-    shown_of = {row["at"].removeprefix(pages): judge_board(row) for row in rows}
+    shown_of = {row["at"].removeprefix(pages): judge(row) for row in rows}
     assert [badness for badness, _ in shown_of.values()] == sorted(badness for badness, _ in shown_of.values())
     assert {name: why for name, (_, why) in shown_of.items() if name[1:2] != "b"} == {
         "/silent": shown_of["/silent"][1],
@@ -121,7 +122,7 @@ def test_what_is_worse_is_decided_in_this_order() -> None:
     assert [row["at"] for row in worst_first(rows)] == [
         *("gone", "camera", "stuck", "slow", "throttled", "dropping", "well")
     ]
-    reasons = {row["at"]: judge_board(row)[1] for row in rows}
+    reasons = {row["at"]: judge(row)[1] for row in rows}
     assert reasons["slow"] == "p99 80.0 ms of 60.0 ms" and reasons["throttled"] == "runs with 80 % of the frames"
     assert reasons["stuck"] == "find: in one call for 41 s" and reasons["well"] == "ready"
 

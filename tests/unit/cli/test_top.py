@@ -15,7 +15,7 @@ from rich.console import Console, Group
 from typer.testing import CliRunner
 
 from edgert.cli.machine_commands import Pipelines, format_reading, top
-from edgert.cli.top_view import History, Panel, Snapshot, keyboard, pipeline_table, sparkline
+from edgert.cli.top_view import History, Panel, Snapshot, keyboard, row_table, sparkline
 from edgert.meters.reading import measured
 from tests.helpers.shown_run import shown_run
 from tests.helpers.sysfs import plant
@@ -160,7 +160,7 @@ def shown(width: int) -> str:
     stats = {**STATS, "recent": recent, "promised": {}, "frames_out": 123456}
     console = Console(width=width, file=io.StringIO())
     with console.capture() as taken:
-        console.print(pipeline_table([{"at": "process 4242", "name": "cars", "stats": stats}], width))
+        console.print(row_table([{"at": "process 4242", "name": "cars", "stats": stats}], width, "pipelines"))
     return taken.get()
 
 
@@ -196,7 +196,7 @@ TWO = [
 def pressed(*keys: str, rows: list[dict[str, Any]] = TWO, height: int = 25) -> tuple[list[str], bool]:
     """Every screen after these keys, and whether the program is over then."""
     screens, stopped = list[str](), threading.Event()
-    console = Console(width=100, height=height, file=io.StringIO(), force_terminal=True, color_system=None)
+    console = Console(width=140, height=height, file=io.StringIO(), force_terminal=True, color_system=None)
 
     def draw(shown: object) -> None:
         with console.capture() as taken:
@@ -207,7 +207,7 @@ def pressed(*keys: str, rows: list[dict[str, Any]] = TWO, height: int = 25) -> t
     panel = Panel(draw, lambda seconds: rest.popleft() if rest else "", stopped, console)
 
     def shown(chosen: str) -> Group:
-        return Group(f"chosen: {chosen}", pipeline_table(rows, 100, None, chosen))
+        return Group(f"chosen: {chosen}", row_table(rows, 140, "pipelines", None, chosen))
 
     panel.show(Snapshot(rows, shown, {}))
     while not (is_over := panel.wait(0.02)) and rest:
