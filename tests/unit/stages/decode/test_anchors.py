@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from edgert.config.model_section import DetectTask
-from edgert.errors import ConfigError, ModelError
+from edgert.errors import ConfigError
 from edgert.stages.decode.anchors import DetectNet, YoloRaw
 from edgert.stages.decode.detection import Detector
 from edgert.stages.decode.kinds import decoder_for
@@ -95,18 +95,6 @@ def test_overlap_of_detectnet_counts_pixels() -> None:
     network = identity((64, 64))
     assert len(Detector(DetectNet(), iou=0.34)([coverage, sides], network)) == 2
     assert len(Detector(DetectNet(), iou=0.32)([coverage, sides], network)) == 1
-
-
-def test_outputs_of_another_shape_are_refused() -> None:
-    with pytest.raises(ModelError, match="yolo-raw") as caught:
-        Detector(YoloRaw()).check(((3, 80, 80, 85), (3, 40, 40, 85)), (640, 640))
-    assert "[3, 80, 80, 85], [3, 40, 40, 85]" in str(caught.value.why)
-    for shapes in (((3, 80, 80, 85),) * 3, ((3, 80, 80, 85), (3, 40, 40, 84), (3, 20, 20, 85)), ((85, 8400),)):
-        with pytest.raises(ModelError, match="yolo-raw"):
-            Detector(YoloRaw()).check(shapes, (640, 640))
-    for pair in (((3, 34, 60), (9, 34, 60)), ((3, 34, 60), (12, 34, 61)), ((3, 34, 60),)):
-        with pytest.raises(ModelError, match="detectnet"):
-            Detector(DetectNet()).check(pair, (960, 544))
 
 
 @pytest.mark.parametrize(

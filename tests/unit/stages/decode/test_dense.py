@@ -4,13 +4,11 @@ import cv2
 import numpy as np
 import pytest
 
-from edgert.config.model_section import AnomalyTask, DepthTask, ImageTask, TaskConfig
 from edgert.errors import ModelError
 from edgert.runtime import AnomalyMap, DepthMap, OutputImage, Result
 from edgert.runtime.json_form import plain
 from edgert.stages.crop import Geometry
 from edgert.stages.decode.dense import Anomaly, Depth, ImageToImage
-from edgert.stages.decode.kinds import decoder_for
 from edgert.stages.draw import ImagePainter, Overlay
 from tests.helpers.frames import frame_of
 from tests.helpers.known_boxes import identity
@@ -112,23 +110,6 @@ def test_draw_writes_what_is_read_and_who_it_is() -> None:
     Overlay(["labels"]).paint(image, result)
     assert image[33:60, 20:60].any()
     assert plain(Attributes({"type": one, "age": 31.0}))["heads"]["type"]["classes"][0]["label"] == "van"
-
-
-@pytest.mark.parametrize(
-    ("task", "shapes"),
-    [
-        (DepthTask(depth="metric"), [(1, 24, 99)]),
-        (DepthTask(depth="metric"), [(3, 48, 64)]),
-        (DepthTask(depth="inverse"), [(1, 48, 64), (1,)]),
-        (ImageTask(image="unit"), [(5, 48, 64)]),
-        (ImageTask(image="byte"), [(3, 48, 64), (3, 48, 64)]),
-        (AnomalyTask(anomaly="map"), [(1,)]),
-        (AnomalyTask(anomaly="map"), [(1, 48, 64), (7,)]),
-    ],
-)
-def test_other_outputs_are_refused(task: TaskConfig, shapes: list[tuple[int, ...]]) -> None:
-    with pytest.raises(ModelError, match="cannot read the model's outputs"):
-        decoder_for(task, ()).check(shapes, (64, 48))
 
 
 def test_a_map_of_true_and_false_alone_is_refused() -> None:

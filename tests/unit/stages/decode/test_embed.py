@@ -1,9 +1,7 @@
 """Vectors."""
 
 import numpy as np
-import pytest
 
-from edgert.errors import ModelError
 from edgert.stages.decode.classify import Embed
 from tests.helpers.known_boxes import identity
 
@@ -26,8 +24,3 @@ def test_a_vector_can_be_left_as_it_is_but_is_a_copy() -> None:
 
 def test_zeros_have_no_direction() -> None:
     assert Embed()([np.zeros(4, np.float32)], IMAGE).vector.tolist() == [0, 0, 0, 0]
-
-
-def test_a_map_is_not_a_vector() -> None:
-    with pytest.raises(ModelError, match="embed: l2"):
-        Embed().check(((17, 64, 48),), (192, 256))

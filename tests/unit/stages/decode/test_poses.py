@@ -8,7 +8,6 @@ import pytest
 from scipy.optimize import linear_sum_assignment
 
 from edgert.config import KeypointsTask
-from edgert.errors import ConfigError, ModelError
 from edgert.stages.crop import Geometry
 from edgert.stages.decode.kinds import decoder_for
 from edgert.stages.decode.poses import _LINKS, MoveNet, SimCC, TrtPose, YoloV7Pose
@@ -206,27 +205,3 @@ def test_trt_pose() -> None:
 def test_trt_pose_of_an_empty_image_is_nobody() -> None:
     record = TrtPose()([np.zeros((18, 8, 8), np.float32), np.zeros((42, 8, 8), np.float32)], identity((32, 32)))
     assert len(record) == 0 and record.points is not None and record.points.shape == (0, 18, 3)
-
-
-@pytest.mark.parametrize("name", ["simcc", "movenet", "landmarks", "yolov7-pose", "trt-pose"])
-def test_other_outputs_are_refused_by_their_shapes(name: str) -> None:
-    decoder = decoder_for(KeypointsTask(keypoints=name), ())
-    for shapes in [((525, 85), (4, 4)), ((17, 3, 5),), ((7,),), (), ((18, 8, 8), (40, 8, 8)), ((17, 384), (18, 512))]:
-        with pytest.raises(ModelError, match=f"'keypoints: {name}' cannot read") as caught:
-            decoder.check(shapes, (192, 256))
-        assert "got " + (", ".join(map(str, map(list, shapes))) or "no output") in caught.value.why
-
-
-@pytest.mark.parametrize(
-    ("name", "shapes"),
-    [
-        ("simcc", [(17, 384), (17, 512)]),
-        ("movenet", [(1, 17, 3)]),
-        ("landmarks", [(34,)]),
-        ("yolov7-pose", [(3 * 1008, 57)]),
-        ("trt-pose", [(18, 8, 8), (42, 8, 8)]),
-    ],
-)
-def test_too_few_names_are_refused(name: str, shapes: list[tuple[int, ...]]) -> None:
-    with pytest.raises(ConfigError, match="2 labels for 1"):
-        decoder_for(KeypointsTask(keypoints=name), ("nose", "ear")).check(shapes, (192, 256))

@@ -5,7 +5,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edgert.errors import ConfigError, ModelError
 from edgert.stages.decode.detection import Detector
 from edgert.stages.decode.rcnn import KeypointRcnn, MaskRcnn
 from tests.helpers.known_boxes import identity, linear_weights, whole_masks
@@ -102,12 +101,3 @@ def test_outputs_may_come_in_any_order(order: tuple[int, ...]) -> None:
     outputs.append(np.ones((3, 1, 28, 28), np.float32))
     found = Detector(MaskRcnn())([outputs[place] for place in order], WHOLE)
     assert found.classes.tolist() == [1, 2, 3] and all(mask.mask.any() for mask in found.masks or ())
-
-
-def test_other_outputs_are_refused() -> None:
-    with pytest.raises(ModelError, match="mask-rcnn"):
-        MaskRcnn().class_count([(5, 4), (5,), (5,)], NETWORK)
-    with pytest.raises(ModelError, match="keypoint-rcnn"):
-        KeypointRcnn().check([(5, 4), (5,), (5,), (5, 17, 3)], NETWORK)
-    with pytest.raises(ConfigError):
-        KeypointRcnn(labels=("nose",)).check([(5, 4), (5,), (5,), (5, 17, 3), (5, 17)], NETWORK)

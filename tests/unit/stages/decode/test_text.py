@@ -8,9 +8,8 @@ import cv2
 import numpy as np
 import pytest
 
-from edgert.config import DetectTask
 from edgert.config.model_section import TextTask
-from edgert.errors import ConfigError, ModelError
+from edgert.errors import ConfigError
 from edgert.stages.crop import Geometry, clockwise, upright
 from edgert.stages.decode.detection import Detector
 from edgert.stages.decode.kinds import decoder_for, read_labels
@@ -157,21 +156,6 @@ def test_a_dictionary_of_another_model_is_refused(count: int) -> None:
 def test_a_dictionary_keeps_its_spaces(tmp_path: Path) -> None:
     (tmp_path / "dict.txt").write_text("a\n \n\u3000\n#\nb\n", encoding="utf-8")
     assert read_labels(tmp_path / "dict.txt") == ("a", " ", "\u3000", "#", "b")
-
-
-@pytest.mark.parametrize(
-    ("task", "shapes"),
-    [
-        (TextTask(text="ctc"), [(40, 97), (2,)]),
-        (TextTask(text="ctc"), [(1, 80, 80)]),
-        (DetectTask(detect="db"), [(2, 80, 80)]),
-        (DetectTask(detect="db"), [(80,)]),
-        (DetectTask(detect="db"), []),
-    ],
-)
-def test_other_outputs_are_refused(task: DetectTask | TextTask, shapes: list[tuple[int, ...]]) -> None:
-    with pytest.raises(ModelError, match="cannot read the model's outputs"):
-        decoder_for(task, ()).check(shapes, (320, 320))
 
 
 @pytest.mark.parametrize("angle", [0, 20, -40, 85])
