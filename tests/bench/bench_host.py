@@ -12,11 +12,10 @@ import statistics
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, cast
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
@@ -39,7 +38,6 @@ from edgert.stages.crop import Geometry
 from edgert.stages.gpu.gpu_preprocess import GpuPreprocessor, plain_target
 from edgert.stages.gpu.infer_gpu import SLOTS, GpuInference, InferenceSlot
 from edgert.stages.gpu.infer_stage import GpuInfer
-from edgert.stages.gpu.kernels import Kernels
 from edgert.stages.gpu.upload import Uploader
 from edgert.stages.sink.results import CallbackSink
 from edgert.stages.source.api import ApiSource
@@ -47,7 +45,7 @@ from edgert.stages.source.planes import device_planes
 from tests.bench.gpu_run import BUFFERS, HEIGHT, WIDTH
 from tests.bench.report import main
 from tests.helpers.cuda_double import CudaDouble
-from tests.helpers.gpu_inference import Session
+from tests.helpers.gpu_inference import Session, no_kernels
 
 ROUNDS, COUNT, SIDE = 5, 8000, 224
 BARS_US = {1: 120.0, 8: 60.0}
@@ -202,7 +200,7 @@ def inference_of(device: CudaDevice, rows: int) -> GpuInference:
     """An inference slot whose graphs, of engine and of decoding, are recorded and take no time."""
     gpu = cast("IdleGpu", device.driver)
     device.capture = lambda stream, enqueue: gpu.launch  # type: ignore[assignment, method-assign, return-value]
-    kernels = Kernels(device, compiler=cast("Callable[[], Any]", lambda: SimpleNamespace(compile=lambda *_: b"")))
+    kernels = no_kernels(device)
     config, target = InputConfig(resize="stretch"), plain_target("nchw", "float16", rows, SIDE, SIDE, 3)
     sessions = [Session(device, rows) for _ in range(SLOTS)]
     for session in sessions:

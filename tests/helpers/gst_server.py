@@ -8,8 +8,6 @@ It runs in a Python that sees PyGObject, which is the system's:
 
 import json
 import os
-import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -19,6 +17,8 @@ from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
+
+from tests.helpers.command import ServerProcess, free_port
 
 _FAST = "tune=zerolatency speed-preset=ultrafast key-int-max=15"
 # GStreamer 1.22 repeats the parameter sets in front of each slice of a key frame, which is then two for FFmpeg.
@@ -43,22 +43,17 @@ def python() -> str:
     return ""
 
 
-class GstServer:
+class GstServer(ServerProcess):
     """The other side of the program below."""
 
     def __init__(self, host: str = "127.0.0.1", wrap: tuple[str, ...] = (), login: str = "") -> None:
         """``wrap``: a command in front, like ``ip netns exec NAME``."""
-        self.process: subprocess.Popen[str] | None = None
-        self._wrap, self._host, self._login = wrap, host, login
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            self.port = free.getsockname()[1]
+        self._wrap, self._host, self._login, self.port = wrap, host, login, free_port()
         self.url = f"rtsp://{login}{'@' * bool(login)}{host}:{self.port}/live"
         self._shown: dict[str, object] = {}
 
     def start(self) -> None:
-        command = [*self._wrap, python(), __file__, self._host, str(self.port), self._login]
-        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        self._read()
+        self.serve([*self._wrap, python(), __file__, self._host, str(self.port), self._login])
         if self._shown:
             self._send({"do": "show", **self._shown})
 
@@ -75,28 +70,10 @@ class GstServer:
     def change(self, size: tuple[int, int], fps: int) -> None:
         self._send({"do": "change", "size": size, "fps": fps})
 
-    def freeze(self) -> None:
-        assert self.process is not None
-        self.process.send_signal(signal.SIGSTOP)
-
-    def thaw(self) -> None:
-        assert self.process is not None
-        self.process.send_signal(signal.SIGCONT)
-
-    def kill(self) -> None:
-        if self.process is not None:
-            with self.process as process:
-                process.kill()
-            self.process = None
-
     def _send(self, what: dict[str, object]) -> None:
         assert self.process is not None and self.process.stdin is not None
         print(json.dumps(what), file=self.process.stdin, flush=True)
-        self._read()
-
-    def _read(self) -> None:
-        assert self.process is not None and self.process.stdout is not None
-        assert self.process.stdout.readline() == "ready\n"
+        self.answer()
 
 
 @contextmanager

@@ -72,8 +72,8 @@ def yuv_planes(frame: Frame) -> list[U8]:
         return list(frame.planes)
     if frame.format == "nv12":
         return [frame.planes[0], frame.planes[1][..., 0], frame.planes[1][..., 1]]
-    packed = frame.planes[0]
-    return [packed[..., 0], packed[:, 0::2, 1], packed[:, 1::2, 1]]
+    packed, even = frame.planes[0], frame.width // 2 * 2
+    return [packed[..., 0], packed[:, 0:even:2, 1], packed[:, 1:even:2, 1]]
 
 
 def rgb_of(y: F64, u: F64, v: F64, color: Color) -> F64:

@@ -14,7 +14,6 @@ import tempfile
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, cast
 
 import numpy as np
@@ -24,10 +23,10 @@ from edgert.memory import Counter
 from edgert.memory.cuda import Block, CudaDevice
 from edgert.pipeline import pipeline_in
 from edgert.runtime import Frame, Result
-from edgert.stages.gpu.kernels import Kernels
 from edgert.stages.sink.results import NullSink
 from tests.helpers import nvmm_camera
 from tests.helpers.cuda_double import CudaDouble
+from tests.helpers.gpu_inference import no_kernels
 from tests.helpers.gpu_pipeline import MODEL, Engines, GpuEngine
 from tests.helpers.small_pipeline import small_pipeline
 from tests.helpers.waiting import wait_until
@@ -66,8 +65,7 @@ def run(
     """
     made, gpu = nvmm_camera.pipelines(), CudaDouble(integrated=True)
     device = CudaDevice(gpu, 0, Counter())
-    compiler = SimpleNamespace(compile=lambda *_: b"")
-    vars(gpu_models)["Kernels"] = lambda *_: Kernels(device, None, lambda: cast("Any", compiler))
+    vars(gpu_models)["Kernels"] = no_kernels
     if waits_for_sink:
         vars(pixels)["release_pixels"] = lambda tasks: None
     with tempfile.TemporaryDirectory() as folder:

@@ -10,10 +10,8 @@ import base64
 import contextlib
 import hashlib
 import re
-import signal
 import socket
 import struct
-import subprocess
 import sys
 import threading
 import time
@@ -21,6 +19,8 @@ from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from pathlib import Path
 from types import TracebackType
+
+from tests.helpers.command import ServerProcess, free_port
 
 MTU_BYTES = 1200
 _1900_S = 2_208_988_800
@@ -269,38 +269,19 @@ def _shut(connection: socket.socket) -> None:
     connection.close()
 
 
-class RtspProgram:
-    """A server in a process of its own, always on the same port. It ends with this process."""
+class RtspProgram(ServerProcess):
+    """A server in a process of its own, always on the same port."""
 
     def __init__(self, file: Path, fps: float) -> None:
-        self._file, self._fps, self.port, self.ready_s = file, fps, 0, 0.0
-        self._process: subprocess.Popen[str] | None = None
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            self.port = free.getsockname()[1]
+        self._file, self._fps, self.port, self.ready_s = file, fps, free_port(), 0.0
 
     @property
     def url(self) -> str:
         return f"rtsp://127.0.0.1:{self.port}/live"
 
     def start(self) -> None:
-        command = [sys.executable, "-S", __file__, str(self.port), str(self._file), str(self._fps)]
-        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        assert self._process.stdout is not None and self._process.stdout.readline() == "ready\n"
+        self.serve([sys.executable, "-S", __file__, str(self.port), str(self._file), str(self._fps)])
         self.ready_s = time.monotonic()
-
-    def kill(self) -> None:
-        if self._process is not None:
-            with self._process as process:
-                process.kill()
-            self._process = None
-
-    def freeze(self) -> None:
-        assert self._process is not None
-        self._process.send_signal(signal.SIGSTOP)
-
-    def thaw(self) -> None:
-        assert self._process is not None
-        self._process.send_signal(signal.SIGCONT)
 
 
 def save(units: Sequence[bytes], file: Path) -> Path:

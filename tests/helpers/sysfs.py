@@ -46,6 +46,10 @@ _HOST1X_5 = "sys/devices/platform/13e40000.host1x"
 _HOST1X_6 = "sys/devices/platform/bus@0/13e00000.host1x"
 _LOAD_5, _LOAD_6 = "sys/devices/gpu.0/load", "sys/devices/platform/gpu.0/load"
 
+_ORIN_5 = ("17000000.ga10b:ga10b", _LOAD_5, _HOST1X_5, _OLD_ZONES)
+_ORIN_6 = ("17000000.gpu:gpu", _LOAD_6, _HOST1X_6, _NEW_ZONES)
+_NVMAP = "NvMapMemUsed:     524288 kB\n"
+
 TREES = {
     "nano": Tree(
         "nvidia,p3450-0000\0nvidia,jetson-nano\0nvidia,tegra210",
@@ -89,58 +93,31 @@ TREES = {
         "",
         _NEW_ZONES,
         5.3,
-        "NvMapMemUsed:     524288 kB\n",
+        _NVMAP,
     ),
     "orin-nx-jp5": Tree(
-        "nvidia,p3768-0000+p3767-0000\0nvidia,tegra234",
-        "# R35 (release), REVISION: 4.1",
-        (_ORIN_NX,),
-        "17000000.ga10b:ga10b",
-        _LOAD_5,
-        _HOST1X_5,
-        _OLD_ZONES,
-        5.3,
+        "nvidia,p3768-0000+p3767-0000\0nvidia,tegra234", "# R35 (release), REVISION: 4.1", (_ORIN_NX,), *_ORIN_5, 5.3
     ),
     "orin-nx-jp6": Tree(
-        "nvidia,p3768-0000+p3767-0000\0nvidia,tegra234",
-        "# R36 (release), REVISION: 4.3",
-        (_ORIN_NX,),
-        "17000000.gpu:gpu",
-        _LOAD_6,
-        _HOST1X_6,
-        _NEW_ZONES,
-        5.3,
+        "nvidia,p3768-0000+p3767-0000\0nvidia,tegra234", "# R36 (release), REVISION: 4.3", (_ORIN_NX,), *_ORIN_6, 5.3
     ),
     "agx-orin-jp5": Tree(
         "nvidia,p3737-0000+p3701-0000\0nvidia,tegra234",
         "# R35 (release), REVISION: 4.1",
         (_AGX, _AGX_2),
-        "17000000.ga10b:ga10b",
-        _LOAD_5,
-        _HOST1X_5,
-        _OLD_ZONES,
+        *_ORIN_5,
         12.365,
     ),
     "agx-orin-jp6": Tree(
         "nvidia,p3737-0000+p3701-0005\0nvidia,tegra234",
         "# R36 (release), REVISION: 4.3",
         (_AGX, _AGX_2),
-        "17000000.gpu:gpu",
-        _LOAD_6,
-        _HOST1X_6,
-        _NEW_ZONES,
+        *_ORIN_6,
         12.365,
-        "NvMapMemUsed:     524288 kB\n",
+        _NVMAP,
     ),
     "agx-orin-jp7": Tree(
-        "nvidia,p3737-0000+p3701-0005\0nvidia,tegra234",
-        "# R39 (release), REVISION: 2.0",
-        (_AGX,),
-        "17000000.gpu:gpu",
-        _LOAD_6,
-        _HOST1X_6,
-        _NEW_ZONES,
-        12.365,
+        "nvidia,p3737-0000+p3701-0005\0nvidia,tegra234", "# R39 (release), REVISION: 2.0", (_AGX,), *_ORIN_6, 12.365
     ),
     "thor": Tree(
         "nvidia,p4071-0000+p3834-0008\0nvidia,tegra264",

@@ -9,12 +9,12 @@ from onnx import TensorProto, helper
 
 from edgert.backend.ort import Function
 from edgert.bundle.bundle import save_bundle
-from edgert.bundle.manifest import Manifest, ModelEntry, TensorEntry
+from edgert.bundle.manifest import ModelEntry, TensorEntry
 from edgert.graph import Model, read, to_bytes, write
 from edgert.quantization.lowering.lower import lower
 from edgert.quantization.lowering.trt_form import write_cache
 from edgert.quantization.scheme.scheme import scheme
-from edgert.zip_archive import member_of
+from tests.helpers.bundles import manifest_of
 from tests.helpers.models import make
 from tests.helpers.trt_bench import Bench
 from tests.helpers.trt_double import FakeLayer
@@ -101,19 +101,8 @@ def trt_bundle(
     )
     named = {"pipeline.yaml", *here.values()}
     content = {file: data for file, data in content.items() if file in named}
-    manifest = Manifest(
-        name="dock",
-        board="orin-nx-16gb",
-        mode="15W",
-        tensorrt="10.3.0",
-        engines=["tensorrt-dla", "tensorrt", "onnxruntime"],
-        pipeline="pipeline.yaml",
-        sources={},
-        sinks={},
-        models={"parts": entry},
-        members={file: member_of(data) for file, data in content.items()},
-    )
-    save_bundle(path, manifest.model_copy(update=changes), content)
+    given = {"engines": ["tensorrt-dla", "tensorrt", "onnxruntime"], "sources": {}, "models": {"parts": entry}}
+    save_bundle(path, manifest_of(content, **{**given, **changes}), content)
     return path
 
 

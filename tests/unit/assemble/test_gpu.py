@@ -5,7 +5,6 @@ import threading
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -22,6 +21,7 @@ from edgert.stages.decode.classify import Classify
 from edgert.stages.gpu.infer_gpu import SLOTS, GpuInference
 from edgert.stages.gpu.kernels import Kernels
 from tests.helpers.frames import frame_of
+from tests.helpers.gpu_inference import no_kernels
 from tests.helpers.small_pipeline import small_pipeline
 from tests.helpers.trt_device import FakeDevice
 from tests.helpers.trt_double import ANSWERS, SEVERITY, Double, Script
@@ -78,8 +78,7 @@ def decoded(outputs: Sequence[Any], geometry: Geometry) -> float:
 
 @pytest.fixture(autouse=True)
 def compiler(monkeypatch: pytest.MonkeyPatch) -> None:
-    made = SimpleNamespace(compile=lambda *_: b"")
-    monkeypatch.setattr(gpu_models, "Kernels", lambda device, store: Kernels(device, None, lambda: cast("Any", made)))
+    monkeypatch.setattr(gpu_models, "Kernels", no_kernels)
 
 
 def test_a_frame_goes_up_and_results_come_down_and_nothing_else() -> None:

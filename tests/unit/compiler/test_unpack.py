@@ -3,8 +3,7 @@
 import json
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 from unittest.mock import Mock
 
 import pytest
@@ -22,8 +21,8 @@ from edgert.compiler.unpack import unpacked
 from edgert.errors import ArtifactError, BuildError, ConfigError, DeviceError, PlacementError
 from edgert.pipeline import pipeline_in
 from edgert.reporter import Progress
-from edgert.stages.gpu.kernels import Kernels
 from tests.helpers.bundles import bundle, manifest_of
+from tests.helpers.gpu_inference import no_kernels
 from tests.helpers.trt_bench import HERE, ORIN, Bench
 from tests.helpers.trt_bundle import SPLIT, bench, engine, model, trt_bundle
 
@@ -162,10 +161,7 @@ class TestOnABoard:
 
     def test_frames_are_prepared_on_the_gpu(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         """Kernels of the double compute nothing, but are launched: by two engines, one of them with DLA layers."""
-        compiler = SimpleNamespace(compile=lambda *_: b"")
-        monkeypatch.setattr(
-            gpu_models, "Kernels", lambda device, store: Kernels(device, None, lambda: cast("Any", compiler))
-        )
+        monkeypatch.setattr(gpu_models, "Kernels", no_kernels)
         engines = engine(dict.fromkeys(SPLIT, "gpu"), 2 / 3), engine(dict.fromkeys(SPLIT, "dla0"), 1 / 3)
         on = bench()
         self.run(trt_bundle(tmp_path / "dock.edgert", *engines), on, [])
