@@ -40,7 +40,7 @@ class MotionSection(section.PackageStage):
     heartbeat: Seconds = Field(default=10.0, gt=0, description="at least one frame passes in this time")
 
     def make(self, name: str, context: Context) -> Stage:
-        return MotionGate(self.threshold, self.part, self.hold, self.heartbeat)
+        return MotionGate(self)
 
 
 @dataclass(slots=True)
@@ -61,9 +61,9 @@ class _Scene:
 class MotionGate(SimpleStage):
     """Stage that ends results of frames without motion; the first frame of a stream passes."""
 
-    def __init__(self, threshold: float, part: float, hold_s: float, heartbeat_s: float) -> None:
-        self._threshold, self._part = threshold, part
-        self._hold_ns, self._heartbeat_ns = round(hold_s * 1e9), round(heartbeat_s * 1e9)
+    def __init__(self, section: MotionSection) -> None:
+        self._threshold, self._part = section.threshold, section.part
+        self._hold_ns, self._heartbeat_ns = round(section.hold * 1e9), round(section.heartbeat * 1e9)
         self._scenes: dict[str, _Scene] = {}
 
     def process(self, result: Result) -> Result | None:

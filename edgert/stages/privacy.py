@@ -7,7 +7,7 @@ blocks. The stages behind it (models, drawings, recordings, live pages) never ge
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, cast
 
@@ -95,28 +95,21 @@ class PrivacySection(section.PackageStage):
                 )
 
     def make(self, name: str, context: Context) -> Stage:
-        return Privacy(name, tuple(self.areas.values()), self.classes, self.how, self.margin)
+        return Privacy(name, self)
 
 
 class Privacy(SimpleStage):
     """Stage that replaces each frame by a copy in which areas and objects are unreadable."""
 
-    def __init__(
-        self,
-        name: str,
-        areas: Sequence[Sequence[tuple[float, float]]],
-        classes: Sequence[str],
-        how: How,
-        margin: float = 0.0,
-    ) -> None:
-        self.name, self._areas, self._classes, self._how, self._margin = name, areas, classes, how, margin
+    def __init__(self, name: str, section: PrivacySection) -> None:
+        self.name, self._section = name, section
         self._buffers = ImageBuffers()
         self._boxes: dict[str, F64] = {}  # objects of each stream's last frame on which a model ran
 
     def process(self, result: Result) -> Result:
         frame = self._copy(result.frame.to_host())
         whole = full_frame(result.frame)
-        for points in self._areas:
+        for points in self._section.areas.values():
             places = geometry.in_pixels(points, (whole.width, whole.height))
             self._hide(frame, places - np.array(origin_of(frame)))
         for x1, y1, x2, y2 in (self._objects(result) - np.array(origin_of(frame) * 2)).tolist():
@@ -141,17 +134,15 @@ class Privacy(SimpleStage):
 
     def _objects(self, result: Result) -> F64:
         """Return (N, 4) boxes with margin in source pixels, from all records; the last boxes where no model ran."""
-        stream, boxes = result.frame.stream, [np.zeros((0, 4))]
-        found = (
-            [record for record in result.outputs.values() if isinstance(record, Detections)] if self._classes else []
-        )
-        if not found:
+        stream, boxes, classes = result.frame.stream, [np.zeros((0, 4))], self._section.classes
+        found = [record for record in result.outputs.values() if isinstance(record, Detections)]
+        if not classes or not found:
             return self._boxes.get(stream, boxes[0])
         if labels := tuple({label for record in found for label in record.labels}):
-            class_numbers(self._classes, labels, f"stages.{self.name}.classes")  # raises, as objects would stay visible
+            class_numbers(classes, labels, f"stages.{self.name}.classes")  # raises, as objects would stay visible
         for record in found:
-            own = record.boxes[np.isin(record.classes, known_classes(self._classes, record.labels))].astype(np.float64)
-            grown = (own[:, 2:] - own[:, :2]) * self._margin
+            own = record.boxes[np.isin(record.classes, known_classes(classes, record.labels))].astype(np.float64)
+            grown = (own[:, 2:] - own[:, :2]) * self._section.margin
             boxes.append(own + np.concatenate((-grown, grown), axis=1))
         self._boxes[stream] = np.concatenate(boxes)
         return self._boxes[stream]
@@ -161,7 +152,7 @@ class Privacy(SimpleStage):
         packed = frame.format == "yuyv"
         for number, plane in enumerate(frame.planes):
             step = np.array((2.0 if packed or number else 1.0, 2.0 if number else 1.0))
-            _hide_in_plane(plane, polygon / step, self._how, _black(frame, number), packed)
+            _hide_in_plane(plane, polygon / step, self._section.how, _black(frame, number), packed)
 
 
 def _black(frame: Frame, plane: int) -> tuple[int, ...]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -130,6 +130,30 @@ def class_numbers(
     return np.array([found[name] for name in classes], np.int64)
 
 
+class ClassTable:
+    """Table of the classes that each of several zones or rules is for, made for the labels of the detections.
+
+    Args:
+        classes: labels or numbers for each; empty for all classes.
+        where: place of the error for an unknown label.
+    """
+
+    def __init__(self, classes: Iterable[Sequence[str]], where: str) -> None:
+        self._classes, self._where = tuple(classes), where
+        self._table = np.zeros((0, 0), bool)
+        self._labels: tuple[str, ...] | None = None
+
+    def counts(self, found: Detections) -> npt.NDArray[np.bool_]:
+        """Return (zones or rules, N) whether each is for an object's class. Raises StageError for an unknown label."""
+        highest = int(found.classes.max(initial=0))
+        if self._labels != found.labels or highest >= self._table.shape[1]:
+            every = np.arange(max(highest + 1, len(found.labels)))
+            wanted = [class_numbers(one, found.labels, self._where) for one in self._classes]
+            rows = [np.isin(every, numbers) if len(numbers) else every >= 0 for numbers in wanted]
+            self._table, self._labels = np.array(rows, bool).reshape(len(rows), len(every)), found.labels
+        return self._table[:, found.classes]
+
+
 class ZonesSection(PackageStage):
     """Zones with tracked objects, and lines that they cross: see [zones](zones.md)."""
 
@@ -250,7 +274,7 @@ class _Stream:
     """The zones of one camera in pixels, and the state of every object."""
 
     def __init__(self, stage: str, section: ZonesSection, frame: Frame) -> None:
-        self.size, self._stage, self._part = (frame.width, frame.height), stage, section.part
+        self.size, self._part = (frame.width, frame.height), section.part
         self._settle_ns, self._forget_ns = round(section.settle * 1e9), round(section.forget * 1e9)
         zones, lines = (
             {name: one for name, one in some.items() if not one.streams or frame.stream in one.streams}
@@ -265,8 +289,7 @@ class _Stream:
         self._zone_rows = {how: [row for row, one in enumerate(ways) if one == how] for how in dict.fromkeys(ways)}
         self._polygons = {how: Polygons([self._shapes[row] for row in rows]) for how, rows in self._zone_rows.items()}
         self._crossings = Lines([off_border(line, self.size) for line in self._shapes[len(zones) :]])
-        self._wanted: npt.NDArray[np.bool_] | None = None  # (Z + L, classes), by the detector's labels
-        self._labels: tuple[str, ...] | None = None
+        self._classes = ClassTable((one.classes for one in self._areas.values()), f"stages.{stage}")
         count = len(zones)
         self._known = ByTrack(
             point=np.full(2, np.nan),
@@ -278,7 +301,7 @@ class _Stream:
         self.totals = np.zeros((count + len(lines), 2), np.int64)
 
     def update(self, found: Detections, now_ns: int) -> Zones:
-        feet, counts = within_frame(anchors(found.boxes, "foot"), self.size), self._counts(found)
+        feet, counts = within_frame(anchors(found.boxes, "foot"), self.size), self._classes.counts(found)
         here = self._inside_now(found, feet) & counts[: len(self._zone_names)]
         changes: list[Change] = []
         seconds = np.zeros(here.shape)
@@ -307,18 +330,6 @@ class _Stream:
                 points = feet if how == "foot" else within_frame(anchors(found.boxes, how), self.size)
                 here[rows] = polygons.contain(points)
         return here
-
-    def _counts(self, found: Detections) -> npt.NDArray[np.bool_]:
-        """Return (Z + L, N) whether an object's class counts for a zone or line."""
-        highest = int(found.classes.max(initial=0))
-        if self._wanted is None or self._labels != found.labels or highest >= self._wanted.shape[1]:
-            self._labels = found.labels
-            self._wanted = np.ones((len(self._areas), max(highest + 1, len(found.labels))), bool)
-            for row, one in enumerate(self._areas.values()):
-                if one.classes:
-                    numbers = class_numbers(one.classes, found.labels, f"stages.{self._stage}")
-                    self._wanted[row] = np.isin(np.arange(self._wanted.shape[1]), numbers)
-        return self._wanted[:, found.classes]
 
     def _cross(
         self,

@@ -19,7 +19,7 @@ from edgert.config.stages import InferStage, PackageStage, StageConfig
 from edgert.errors import ConfigError, nearest
 from edgert.runtime.records import Classification, Crops, Detections, Result, label_of
 from edgert.stages.context import Context, SimpleStage
-from edgert.stages.zones.areas import NEVER, Zones, ZonesSection, class_numbers
+from edgert.stages.zones.areas import NEVER, ClassTable, Zones, ZonesSection, class_numbers
 from edgert.stages.zones.by_track import ByTrack
 from edgert.stages.zones.schedule import is_within
 from edgert.stages.zones.section import RuleSection, is_tracked
@@ -213,8 +213,7 @@ class _Stream:
         self._least = np.array([rule.count or 1 for rule in shared.values()])
         self._absent = np.array([rule.absent is not None for rule in shared.values()], bool)
         self._scores = np.array([rule.score for rule in self._rules], np.float32)[:, None]
-        self._classes: npt.NDArray[np.bool_] | None = None  # (R, classes), made for the detector's labels
-        self._labels: tuple[str, ...] | None = None
+        self._classes = ClassTable((rule.classes for rule in self._rules), f"stages.{stage}")
         self._known: dict[tuple[str, str], tuple[str, ...]] = {}  # rule and stage → that one's labels
         self._anywhere = np.array([not rule.zone for rule in self._rules])[:, None]
         self._places: npt.NDArray[np.float32] | None = None  # (R, Z), made for the zones of this stream
@@ -236,7 +235,7 @@ class _Stream:
 
     def _matches(self, result: Result, found: Detections, zones: Zones | None) -> npt.NDArray[np.bool_]:
         """Return (R, N) whether an object matches a rule."""
-        matches: npt.NDArray[np.bool_] = (found.scores >= self._scores) & self._by_class(found)[:, found.classes]
+        matches: npt.NDArray[np.bool_] = (found.scores >= self._scores) & self._classes.counts(found)
         if zones is None:
             matches &= self._anywhere
         else:
@@ -261,17 +260,6 @@ class _Stream:
                 where = f"stages.{self._stage}.rules.{rule}"
                 class_numbers(labels, record.labels, where, f"stage {stage!r}")
                 self._known[key] = record.labels
-
-    def _by_class(self, found: Detections) -> npt.NDArray[np.bool_]:
-        """Return (R, classes) whether a class matches a rule."""
-        highest = int(found.classes.max(initial=0))
-        if self._classes is None or self._labels != found.labels or highest >= self._classes.shape[1]:
-            self._labels = found.labels
-            every = np.arange(max(highest + 1, len(found.labels)))
-            where = f"stages.{self._stage}"
-            wanted = [class_numbers(rule.classes, found.labels, where) for rule in self._rules]
-            self._classes = np.array([np.isin(every, one) if len(one) else every >= 0 for one in wanted])
-        return self._classes
 
     def _crossings(
         self, name: str, matching: npt.NDArray[np.bool_], result: Result, zones: Zones | None, time_ns: int

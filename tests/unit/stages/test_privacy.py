@@ -10,12 +10,16 @@ from edgert.config import load_pipeline
 from edgert.errors import ConfigError, StageError
 from edgert.runtime import Result
 from edgert.runtime.frame import PixelFormat, bgr_from
-from edgert.stages.privacy import Privacy
+from edgert.stages.privacy import Privacy, PrivacySection
 from tests.helpers.frames import detections, frame_of, result_of
 
 FORMATS = ("i420", "nv12", "yuyv", "bgr", "rgb", "gray")
 SQUARE = ((0.25, 0.25), (0.75, 0.25), (0.75, 0.75), (0.25, 0.75))
 SIZE = (64, 48)
+
+
+def privacy(**keys: Any) -> Privacy:
+    return Privacy("hide", PrivacySection.model_validate({"stage": "privacy", "from": "cam", "margin": 0, **keys}))
 
 
 def hidden(stage: Privacy, form: PixelFormat, outputs: Any = None, size: tuple[int, int] = SIZE) -> tuple[Any, Any]:
@@ -31,7 +35,7 @@ def hidden(stage: Privacy, form: PixelFormat, outputs: Any = None, size: tuple[i
 @pytest.mark.parametrize("form", FORMATS)
 @pytest.mark.parametrize("size", [SIZE, (63, 47)])
 def test_an_area_is_black_and_the_rest_as_it_was(form: PixelFormat, size: tuple[int, int]) -> None:
-    before, after = hidden(Privacy("hide", [SQUARE], (), "black"), form, size=size)
+    before, after = hidden(privacy(areas={"square": SQUARE}), form, size=size)
     height, width = size[1], size[0]
     inside = after[height // 4 + 1 : 3 * height // 4, width // 4 + 1 : 3 * width // 4]
     assert inside.max() <= 1
@@ -43,7 +47,7 @@ def test_an_area_is_black_and_the_rest_as_it_was(form: PixelFormat, size: tuple[
 @pytest.mark.parametrize("form", FORMATS)
 @pytest.mark.parametrize("how", ["blur", "blocks"])
 def test_what_is_blurred_has_lost_its_details(form: PixelFormat, how: Any) -> None:
-    before, after = hidden(Privacy("hide", [SQUARE], (), how), form)
+    before, after = hidden(privacy(areas={"square": SQUARE}, how=how), form)
     cut = np.s_[16:32, 20:44]
     detail = np.abs(np.diff(after[cut].astype(int), axis=1)).mean()
     assert detail < 0.5 * np.abs(np.diff(before[cut].astype(int), axis=1)).mean()
@@ -51,26 +55,26 @@ def test_what_is_blurred_has_lost_its_details(form: PixelFormat, how: Any) -> No
 
 
 def test_objects_of_a_class_are_hidden_with_a_margin_and_until_somebody_looks_again() -> None:
-    stage = Privacy("hide", (), ("nut",), "black", margin=0.5)
+    stage = privacy(classes=("nut",), margin=0.5)
     found = {"find": detections((4, 4, 12, 12), (30, 20, 38, 28))}  # a bolt and a nut
     for outputs in (found, {}):
         before, after = hidden(stage, "bgr", outputs)
         assert (after[16:32, 26:42] == 0).all() and np.array_equal(after[:15], before[:15])
     before, after = hidden(stage, "bgr", {"find": detections((4, 4, 12, 12))})
     assert np.array_equal(after, before)
-    by_number = Privacy("hide", (), ("0",), "black")
+    by_number = privacy(classes=("0",))
     assert (hidden(by_number, "gray", found)[1][5:11, 5:11] == 0).all()
 
 
 def test_a_crop_hides_its_part_of_the_areas() -> None:
     frame = frame_of(*SIZE, "gray").crop(16, 12, 64, 48)
-    out = Privacy("hide", [SQUARE], (), "black").process(result_of(frame))
+    out = privacy(areas={"square": SQUARE}).process(result_of(frame))
     image = bgr_from(out.frame)
     assert (image[1:23, 1:31] == 0).all() and (image[30:, 40:] > 0).all()
 
 
 def test_frames_that_are_held_do_not_change() -> None:
-    stage = Privacy("hide", [SQUARE], (), "black")
+    stage = privacy(areas={"square": SQUARE})
     held = [stage.process(result_of(frame_of(*SIZE, "gray", index=n))) for n in range(12)]
     seen = [one.frame.planes[0].copy() for one in held]
     for n in range(12, 24):
@@ -80,7 +84,7 @@ def test_frames_that_are_held_do_not_change() -> None:
 
 
 def test_a_class_that_nobody_knows_is_an_error_and_not_a_leak() -> None:
-    stage = Privacy("hide", (), ("nuts",), "black")
+    stage = privacy(classes=("nuts",))
     with pytest.raises(StageError, match="no class 'nuts'; did you mean 'nut'"):
         stage.process(result_of(outputs={"find": detections((1, 1, 9, 9))}))
 
