@@ -29,20 +29,7 @@ from edgert.errors import EdgertError, ModelError
 from edgert.graph.model import smallest
 from edgert.kinds import BACKENDS, DECODERS, SINKS, TRACKERS
 from edgert.memory import ALIGN_BYTES, Counter, lend
-from edgert.runtime import (
-    AnomalyMap,
-    Attributes,
-    Classification,
-    DepthMap,
-    Detections,
-    Embedding,
-    Frame,
-    Keypoints,
-    OutputImage,
-    Result,
-    Segmentation,
-    Text,
-)
+from edgert.runtime import Detections, Frame, Result, records
 from edgert.runtime.json_form import plain
 from edgert.runtime.stage import Source, SourceStats, Stage
 from edgert.stages.context import Context, make_stage
@@ -56,14 +43,14 @@ _SIZE = (64, 48)
 _CHANNELS = {"bgr": (3,), "rgb": (3,), "gray": (1,), "yuyv": (2,), "nv12": (1, 2), "i420": (1, 1, 1)}
 _RECORDS: Mapping[str, Any] = {
     "detect": Detections,
-    "classify": (Classification, Attributes),
-    "segment": Segmentation,
-    "keypoints": Keypoints,
-    "embed": Embedding,
-    "text": Text,
-    "depth": DepthMap,
-    "image": OutputImage,
-    "anomaly": AnomalyMap,
+    "classify": (records.Classification, records.Attributes),
+    "segment": records.Segmentation,
+    "keypoints": records.Keypoints,
+    "embed": records.Embedding,
+    "text": records.Text,
+    "depth": records.DepthMap,
+    "image": records.OutputImage,
+    "anomaly": records.AnomalyMap,
 }
 _FRAMES = 12
 _STOP_S = 0.5

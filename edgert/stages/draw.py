@@ -127,9 +127,11 @@ class Overlay:
             found += [shape for one in shown if isinstance(one, Zones) for shape in shapes.zone_outlines(canvas, one)]
         if "boxes" in self._elements:
             for record in shown:
-                found += _boxes(canvas, record, canvas.line_px)
+                if isinstance(record, Detections):
+                    found += shapes.boxes(canvas, record, canvas.line_px)
             for record in nested:
-                found += _boxes(canvas, record, max(1, canvas.line_px - 1))
+                if isinstance(record, Detections):
+                    found += shapes.boxes(canvas, record, max(1, canvas.line_px - 1))
         for record in shown + nested:
             if isinstance(record, Detections) and "keypoints" in self._elements:
                 found += shapes.keypoints(canvas, record)
@@ -212,14 +214,6 @@ def current_outputs(result: Result) -> dict[str, Record]:
                 numbered.append(kind)
         shown[stage] = record
     return dict(reversed(shown.items()))
-
-
-def _boxes(canvas: Canvas, record: Record, line_px: int) -> list[Shape]:
-    if isinstance(record, Detections) and record.corners is not None:
-        return list(shapes.turned_boxes(canvas, record.corners, shapes.colors(record), line_px))
-    if isinstance(record, Detections):
-        return shapes.boxes(canvas, record.boxes, shapes.colors(record), line_px)
-    return []
 
 
 def _notes(canvas: Canvas, crops: Crops, parent: Record | None) -> Iterable[Shape]:

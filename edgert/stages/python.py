@@ -21,18 +21,17 @@ class PythonStage:
 
     Args:
         args: further arguments of the function, by name.
-
-    Attributes:
-        on_open, on_close: functions called in the stage's thread before the first result and after the last.
+        owner: object whose ``open`` and ``close``, where it has them, are called in the stage's thread before the
+            first result and after the last.
     """
 
-    def __init__(self, name: str, function: Function, args: Mapping[str, Any] | None = None) -> None:
-        self.name, self._function, self._args = name, function, dict(args or {})
-        self.on_open: Callable[[], object] = _nothing
-        self.on_close: Callable[[], object] = _nothing
+    def __init__(
+        self, name: str, function: Function, args: Mapping[str, Any] | None = None, owner: object = None
+    ) -> None:
+        self.name, self._function, self._args, self._owner = name, function, dict(args or {}), owner
 
     def open(self) -> None:
-        self.on_open()
+        getattr(self._owner, "open", bool)()
 
     def process(self, result: Result) -> Result | Iterable[Result] | None:
         """Call the function. Raises StageError when it returns something else than results."""
@@ -44,7 +43,7 @@ class PythonStage:
         return self._check_result(out)
 
     def close(self) -> None:
-        self.on_close()
+        getattr(self._owner, "close", bool)()
 
     def _check_result(self, out: object) -> Result:
         if isinstance(out, Result):
@@ -65,23 +64,14 @@ def python_stage(name: str, found: object, args: Mapping[str, Any], where: str) 
 
     Raises ConfigError: the object cannot be made with these arguments, or cannot be called with a result.
     """
+    title = f"stage {name!r}"
     if not isinstance(found, type):
-        return _function_stage(name, found, args, where)
+        return PythonStage(name, check_function(title, found, args, where), args)
     with constructor_errors(f"cannot make {found.__name__} for stage {name!r}", where):
         instance: object = found(**args)
     if isinstance(instance, Stage):
         return instance
-    stage = _function_stage(name, getattr(instance, "process", instance), {}, where)
-    stage.on_open, stage.on_close = getattr(instance, "open", _nothing), getattr(instance, "close", _nothing)
-    return stage
-
-
-def _nothing() -> None:
-    """Do nothing, for objects without ``open`` or ``close``."""
-
-
-def _function_stage(name: str, function: object, args: Mapping[str, Any], where: str) -> PythonStage:
-    return PythonStage(name, check_function(f"stage {name!r}", function, args, where), args)
+    return PythonStage(name, check_function(title, getattr(instance, "process", instance), {}, where), owner=instance)
 
 
 def check_function(title: str, function: Any, args: Mapping[str, Any], where: str) -> Function:

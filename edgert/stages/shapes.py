@@ -71,12 +71,11 @@ def colors(record: Detections) -> list[paint.Bgr]:
     return [paint.color_of(number) for number in numbers.tolist()]
 
 
-def turned_boxes(canvas: Canvas, corners: F32, shades: Iterable[paint.Bgr], line_px: int) -> Iterator[paint.Stroke]:
-    """Yield the outlines of rotated boxes, (N, 4, 2) source corners, with the dark edge of upright boxes."""
-    closed = canvas.fine(np.concatenate([corners, corners[:, :1]], axis=1))
-    for points, shade in zip(closed, shades, strict=True):
-        yield paint.Stroke(points, ((0, 4, line_px + 2),), paint.INK)
-        yield paint.Stroke(points, ((0, 4, line_px),), shade)
+def _edged(points: npt.NDArray[np.int32], line_px: int, shade: paint.Bgr) -> Iterator[paint.Stroke]:
+    """Yield a line with a dark edge."""
+    last = len(points) - 1
+    yield paint.Stroke(points, ((0, last, line_px + 2),), paint.INK)
+    yield paint.Stroke(points, ((0, last, line_px),), shade)
 
 
 def object_masks(canvas: Canvas, record: Detections) -> Iterator[paint.Mask]:
@@ -87,9 +86,15 @@ def object_masks(canvas: Canvas, record: Detections) -> Iterator[paint.Mask]:
         yield mask(canvas, Segmentation(codes, one.region))
 
 
-def boxes(canvas: Canvas, corners: F32, shades: Iterable[paint.Bgr], line_px: int) -> list[paint.Shape]:
-    rows = zip(canvas.corners(corners), shades, strict=True)
-    return [paint.Box(x1, y1, x2, y2, shade, line_px) for (x1, y1, x2, y2), shade in rows]
+def boxes(canvas: Canvas, record: Detections, line_px: int) -> Iterator[paint.Shape]:
+    """Yield the outline of each box, rotated ones along their sides."""
+    if record.corners is None:
+        for (x1, y1, x2, y2), shade in zip(canvas.corners(record.boxes), colors(record), strict=True):
+            yield paint.Box(x1, y1, x2, y2, shade, line_px)
+        return
+    closed = canvas.fine(np.concatenate([record.corners, record.corners[:, :1]], axis=1))
+    for points, shade in zip(closed, colors(record), strict=True):
+        yield from _edged(points, line_px, shade)
 
 
 def labels(canvas: Canvas, record: Detections) -> Iterator[paint.Label]:
@@ -123,9 +128,7 @@ def zone_outlines(canvas: Canvas, record: Zones) -> Iterator[paint.Stroke]:
     """Yield the outlines of zones, and lines."""
     for at, points in enumerate(record.shapes):
         path = canvas.fine(np.concatenate([points, points[:1]]) if at < len(record.zones) else points)
-        last = len(path) - 1
-        yield paint.Stroke(path, ((0, last, canvas.line_px + 2),), paint.INK)
-        yield paint.Stroke(path, ((0, last, canvas.line_px),), paint.color_of(at))
+        yield from _edged(path, canvas.line_px, paint.color_of(at))
 
 
 def zone_labels(canvas: Canvas, record: Zones) -> Iterator[paint.Label]:
@@ -203,9 +206,7 @@ def keypoints(canvas: Canvas, record: Detections) -> Iterator[paint.Shape]:
         if len(places) == _COCO_POINTS:
             for a, b, side in _BONES:
                 if seen[a] and seen[b]:
-                    ends = places[[a, b]]
-                    yield paint.Stroke(ends, ((0, 1, canvas.line_px + 2),), paint.INK)
-                    yield paint.Stroke(ends, ((0, 1, canvas.line_px),), paint.color_of(side))
+                    yield from _edged(places[[a, b]], canvas.line_px, paint.color_of(side))
         for (x, y), visible in zip(places.tolist(), seen, strict=True):
             if visible:
                 yield paint.Dot(x, y, radius + (1 << paint.SUBPIXEL_BITS), paint.INK)
