@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from edgert.backend import Engine, base, trial_run
 from edgert.board.host import core_count
@@ -242,48 +241,35 @@ def evaluate(
         finally:
             set_opencv_threads(before)
     seconds = time.perf_counter() - started
-    if found is None:
+    if any(one is None for one in found):
         return None
-    notes, run_s = found
+    notes, run_s = zip(*found, strict=True)
     scores = setup.scorer.scores(notes, reference.notes if reference else None)
     values = {metric: scores[metric].value for metric in setup.scorer.metrics if metric in scores}
     run_ms = float(np.median(run_s)) * 1e3
-    return Accuracy(name, len(notes), values, scores, seconds, run_ms, threads, tuple(notes))
+    return Accuracy(name, len(notes), values, scores, seconds, run_ms, threads, notes)
 
 
 def _evaluate_here(
     setup: EvaluationSetup, make: Callable[[], Run], threads: int, progress: Progress | None, stop: threading.Event
-) -> tuple[list[Note], npt.NDArray[np.float64]] | None:
-    """Return the notes of all images and the seconds of their runs; None after a stop."""
-    notes: list[Note] = [None] * len(setup)
-    run_s = np.zeros(len(setup))
-    left, done, lock, failed = iter(range(len(setup))), count(1), threading.Lock(), threading.Event()
+) -> list[tuple[Note, float] | None]:
+    """Return the note of each image and the seconds of its run; None for images after a stop."""
+    done, lock, local = count(1), threading.Lock(), threading.local()
 
-    def work() -> None:
-        try:
-            run = make()
-            while not stop.is_set() and not failed.is_set():
-                with lock:
-                    index = next(left, None)
-                if index is None:
-                    return
-                judge(index, run)
-        except BaseException:
-            failed.set()  # ends the other threads; the pool raises the error
-            raise
-
-    def judge(index: int, run: Run) -> None:
-        notes[index], run_s[index] = _evaluate_image(setup, index, run)
+    def evaluate_one(index: int) -> tuple[Note, float] | None:
+        if stop.is_set():
+            return None
+        if not hasattr(local, "run"):
+            local.run = make()
+        found = _evaluate_image(setup, index, local.run)
         with lock:
             number = next(done)
             if progress is not None:
-                progress(number, len(notes))
+                progress(number, len(setup))
+        return found
 
     with ThreadPoolExecutor(threads, "edgert-eval") as pool:
-        waiting = [pool.submit(work) for _ in range(threads)]
-    for one in waiting:
-        one.result()
-    return (notes, run_s) if next(done) > len(setup) else None
+        return list(pool.map(evaluate_one, range(len(setup))))  # after an error it cancels the rest
 
 
 def _evaluate_image(setup: EvaluationSetup, index: int, run: Run) -> tuple[Note, float]:
@@ -326,9 +312,10 @@ class _ClusterEvaluator:
 
 def _evaluate_on_cluster(
     cluster: Cluster, candidate: Candidate, setup: EvaluationSetup, progress: Progress | None, stop: threading.Event
-) -> tuple[list[Note], npt.NDArray[np.float64]] | None:
+) -> list[tuple[Note, float] | None]:
     """Evaluate all images on the workers of a cluster; return as :func:`_evaluate_here` does."""
-    notes, run_s, done = [None] * len(setup), np.zeros(len(setup)), 0
+    found: list[tuple[Note, float] | None] = [None] * len(setup)
+    done = 0
     evaluator, left = cluster.submit(_ClusterEvaluator, candidate, setup), deque(range(0, len(setup), _SHARD))
     running: dict[Any, range] = {}
     try:
@@ -338,14 +325,13 @@ def _evaluate_on_cluster(
                 running[cluster.submit(_ClusterEvaluator.evaluate, evaluator, images)] = images
             for future in cluster.ended(running, _TICK_S):
                 images = running.pop(future)
-                for index, (note, seconds) in zip(images, cluster.result(future), strict=True):
-                    notes[index], run_s[index] = note, seconds
-                    done += 1
-                    if progress is not None:
-                        progress(done, len(setup))
+                found[images.start : images.stop] = cluster.result(future)
+                done += len(images)
+                if progress is not None:
+                    progress(done, len(setup))
     finally:
         cluster.cancel([evaluator, *running])
-    return (notes, run_s) if done == len(setup) else None
+    return found
 
 
 @contextmanager

@@ -18,7 +18,7 @@ from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor, 
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import closing
 from ctypes import c_bool
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice, takewhile
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
@@ -411,30 +411,29 @@ def calibrate(
     observer = Observer(model, tensors)
     images = feed if isinstance(feed, Feed) else None
     key = _key(observer, images, state, {"method": method, "early_stop": early_stop})
-    run = _Calibration(
-        journal=Journal(state, key),
-        settling=Settling(observer.parts.values(), method) if early_stop else None,
-        bar=bar,
-        total=None if images is None else len(images),
-        stop=stop or threading.Event(),
-    )
+    journal = Journal(state, key)
+    settling = Settling(observer.parts.values(), method) if early_stop else None
+    total = None if images is None else len(images)
     if isinstance(feed, Feed):
         _check_image_count(len(feed))
-        shards = from_feed(feed, run.journal.tally.done)
+        shards = from_feed(feed, journal.tally.done)
     else:
         shards = from_stream(feed)
-    with run.journal, closing(_pool(observer, images, workers, threads, dask)) as pool:
-        run.collect(pool, shards)
-    _check_image_count(run.journal.tally.done)
-    tally = run.journal.tally
+    with journal, closing(_pool(observer, images, workers, threads, dask)) as pool:
+        for shard, counted in _in_order(pool, shards, journal, stop):
+            journal.update(_added(journal.tally, shard.end, counted, settling))
+            if bar is not None:
+                bar("calibrating", shard.end, total or shard.end)
+    tally = journal.tally
+    _check_image_count(tally.done)
     table = RangeTable(
         model=observer.model.digest,
         images=tally.done,
         method=method,
         histograms=assemble(tally.counts, observer.parts),
-        available=tally.done if run.total is None and not tally.settled else run.total,
+        available=tally.done if total is None and not tally.settled else total,
     )
-    return table.with_warnings(*_table_warnings(table, tally.settled))
+    return replace(table, warnings=tuple(_table_warnings(table, tally.settled)))
 
 
 def _pool(observer: Observer, images: Feed | None, workers: int, threads: int | None, dask: str) -> Pool:
@@ -446,46 +445,36 @@ def _pool(observer: Observer, images: Feed | None, workers: int, threads: int | 
     return Threads(observer, images, threads or min(core_count(), _MAX_THREADS))
 
 
-@dataclass
-class _Calibration:
-    """State of one call; results are added in the order of the images, whichever finishes first."""
+def _in_order(
+    pool: Pool, shards: Iterator[Shard], journal: Journal, stop: threading.Event | None
+) -> Iterator[tuple[Shard, Counted]]:
+    """Yield shards with their counts, in order whichever ends first, until all are done or the ranges have settled."""
+    waiting: deque[Shard] = deque()
+    while not journal.tally.settled:
+        for shard in islice(shards, pool.width - len(waiting)):
+            pool.submit(shard)
+            waiting.append(shard)
+        if not waiting:
+            return
+        counted = pool.take(waiting[0], _TICK_S)
+        if counted is not None:
+            yield waiting.popleft(), counted
+        if stop is not None and stop.is_set():
+            raise CalibrationError(
+                f"calibration was stopped after {journal.tally.done} images",
+                why="a stop was requested",
+                fix="repeat the same call: with a state file it continues from there",
+            )
 
-    journal: Journal
-    settling: Settling | None
-    bar: Bar | None
-    total: int | None
-    stop: threading.Event
 
-    def collect(self, pool: Pool, shards: Iterator[Shard]) -> None:
-        """Count until all images are done or the ranges have settled."""
-        waiting: deque[Shard] = deque()
-        while not self.journal.tally.settled:
-            for shard in islice(shards, pool.width - len(waiting)):
-                pool.submit(shard)
-                waiting.append(shard)
-            if not waiting:
-                return
-            counted = pool.take(waiting[0], _TICK_S)
-            if counted is not None:
-                self._add_counted(waiting.popleft(), counted)
-            if self.stop.is_set():
-                raise CalibrationError(
-                    f"calibration was stopped after {self.journal.tally.done} images",
-                    why="a stop was requested",
-                    fix="repeat the same call: with a state file it continues from there",
-                )
-
-    def _add_counted(self, shard: Shard, counted: Histograms) -> None:
-        tally = self.journal.tally
-        known = tally.counts
-        counts = {name: Histogram.merged([known[name], one]) if name in known else one for name, one in counted.items()}
-        before, settled = tally.before, False
-        if self.settling is not None and shard.end % CHECKPOINT == 0:
-            settled = before is not None and self.settling.has_settled(before, counts)
-            before = counts
-        self.journal.update(Tally(shard.end, counts, before, settled))
-        if self.bar is not None:
-            self.bar("calibrating", shard.end, self.total or shard.end)
+def _added(tally: Tally, end: int, counted: Counted, settling: Settling | None) -> Tally:
+    """Return a tally with the counts of a shard, which ends before image number ``end``."""
+    known = tally.counts
+    counts = {name: Histogram.merged([known[name], one]) if name in known else one for name, one in counted.items()}
+    if settling is None or end % CHECKPOINT:
+        return Tally(end, counts, tally.before)
+    settled = tally.before is not None and settling.has_settled(tally.before, counts)
+    return Tally(end, counts, counts, settled)
 
 
 def _key(observer: Observer, feed: Feed | None, state: Path | None, settings: Mapping[str, object]) -> str:

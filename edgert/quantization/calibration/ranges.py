@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import math
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -94,10 +94,6 @@ class RangeTable:
     def with_chosen(self, chosen: Mapping[str, str]) -> RangeTable:
         """Return the same values with these methods where they differ from the table's; earlier choices are dropped."""
         return replace(self, chosen={name: method for name, method in chosen.items() if method != self.method})
-
-    def with_warnings(self, *warnings: str) -> RangeTable:
-        """Return the same table with more warnings, each only once."""
-        return replace(self, warnings=tuple(dict.fromkeys((*self.warnings, *warnings))))
 
     def _histogram(self, name: str) -> Histogram:
         if name not in self.histograms:
@@ -264,8 +260,9 @@ class Memo:
         if kept not in self.values:
             value = float(self._function(kept))
             if not math.isfinite(value):
+                text = f"{len(kept)} units" if len(kept) > 1 else next(map(repr, kept), "nothing")
                 raise CalibrationError(
-                    f"the {self._kind} with {units_text(kept)} in higher precision is {value}",
+                    f"the {self._kind} with {text} in higher precision is {value}",
                     why="it is compared with others, so it must be a finite number",
                     fix="look for NaN or Inf in the model's outputs, or for labels that fit no image",
                 )
@@ -274,10 +271,3 @@ class Memo:
                 rows = sorted((sorted(names), value) for names, value in self.values.items())
                 write_state(self._path, self._kind, self._key, values=rows)
         return self.values[kept]
-
-
-def units_text(kept: Collection[str]) -> str:
-    """Return ``"nothing"``, the name of one unit, or how many units there are."""
-    if len(kept) > 1:
-        return f"{len(kept)} units"
-    return next((repr(name) for name in kept), "nothing")

@@ -24,20 +24,21 @@ def positions(facts: Facts) -> dict[int, str]:
     they depend on or lead to belong to them: errors before a multiplication by the stride grow with it, and rounding
     behind it would add new ones.
     """
-    graph = facts.graph
-    tail = _tail(graph)
-    found = {at: why for at in tail if (why := _position_reason(facts, graph.nodes[at], tail))}
-    before: dict[int, list[Node]] = {}
-    behind: dict[int, list[Node]] = {}
+    nodes, tail = facts.graph.nodes, sorted(_tail(facts.graph))
+    found = {at: why for at in tail if (why := _position_reason(facts, nodes[at]))}
+    linked, made, read = set[int](), set[str](), set[str]()  # tensors behind found nodes, and before them
     for at in tail:
-        node = graph.nodes[at]
-        before[at] = [graph.producers[name] for name in node.reads if name in graph.producers]
-        behind[at] = [reader for name in node.outputs for reader in graph.consumers.get(name, ())]
-    linked = (_reachable(graph, found, before) | _reachable(graph, found, behind)) - set(found)
-    return {**found, **dict.fromkeys(sorted(linked), "it is part of computing positions or ranks")}
+        if at in found or not made.isdisjoint(nodes[at].reads):
+            linked.add(at)
+            made.update(nodes[at].outputs)
+    for at in reversed(tail):
+        if at in found or not read.isdisjoint(nodes[at].outputs):
+            linked.add(at)
+            read.update(nodes[at].reads)
+    return {**found, **dict.fromkeys(sorted(linked - set(found)), "it is part of computing positions or ranks")}
 
 
-def _position_reason(facts: Facts, node: Node, tail: Collection[int]) -> str:
+def _position_reason(facts: Facts, node: Node) -> str:
     if node.op in _RANKING:
         return "different scores would become equal"
     if operators.about(node.op).kind != "conversion" and any(map(facts.counts, node.inputs)):
@@ -74,17 +75,6 @@ def _tail(graph: Graph) -> frozenset[int]:
         else:
             tail.add(at)
     return frozenset(tail)
-
-
-def _reachable(graph: Graph, start: Collection[int], beside: Mapping[int, Sequence[Node]]) -> frozenset[int]:
-    places = {id(node): at for at, node in enumerate(graph.nodes)}
-    found: set[int] = set()
-    waiting = list(start)
-    while waiting:
-        near = {places[id(node)] for node in beside[waiting.pop()]} & beside.keys() - found
-        found |= near
-        waiting += near
-    return frozenset(found)
 
 
 _PICKING = operators.of_kind("join") | {"Where"}
