@@ -48,7 +48,7 @@ def of_errors(title: str, errors: Sequence[float], most: float | None, **detail:
 
 def board_figures(fit: Fit) -> Iterator[Figure]:
     kind = "gpu" if isinstance(fit.solution.cost, GpuCost) else "dla"
-    for name, trials in by_board(fit.trials).items():
+    for name, trials in by_board(fit.trials()).items():
         networks = len({trial.row.model for trial in trials})
         errors = [trial.error for trial in trials]
         yield of_errors(f"{name} {kind}, left out, median error", errors, ERROR_BAR, networks=networks)
@@ -60,8 +60,8 @@ def board_figures(fit: Fit) -> Iterator[Figure]:
 def pooled(chips: Sequence[Chip]) -> Iterator[Figure]:
     """Times on all GPUs, by precision, without the network and without its family."""
     for title, trials in (
-        ("network left out", [trial for chip in chips for trial in chip.gpu.trials]),
-        ("family left out", [trial for chip in chips for trial in chip.gpu.by_family]),
+        ("network left out", [trial for chip in chips for trial in chip.gpu.trials()]),
+        ("family left out", [trial for chip in chips for trial in chip.gpu.trials("family")]),
     ):
         is_network = title.startswith("network")
         groups: dict[str, list[Trial]] = {"all": list(trials)}
@@ -85,7 +85,7 @@ def held(chips: Sequence[Chip]) -> Iterator[Figure]:
 
     ``unseen`` is the share inside bars that were taken over the other publishers alone.
     """
-    trials = [trial for chip in chips for trial in chip.strangers if trial.row.part is None]
+    trials = [trial for chip in chips for trial in chip.trials("publisher") if trial.row.part is None]
     groups: dict[str, list[Trial]] = {}
     for trial in trials:
         kind, precision = kind_of(trial)
@@ -105,7 +105,7 @@ def unseen_publishers(chips: Sequence[Chip]) -> Iterator[Figure]:
     is left of it when the launch and the call, which rows state, are taken out as the fit predicts them.
     """
     groups: dict[str, list[tuple[Trial, Trial]]] = defaultdict(list)
-    for pair in (pair for chip in chips for pair in timed_twice(chip.trials)):
+    for pair in (pair for chip in chips for pair in timed_twice(chip.trials())):
         kind, precision = kind_of(pair[0])
         for name in (kind.upper(), f"{pair[0].row.board.soc} {kind} {precision}"):
             groups[name].append(pair)
@@ -118,7 +118,7 @@ def unseen_publishers(chips: Sequence[Chip]) -> Iterator[Figure]:
             detail = {"unexplained": float(np.quantile(rest, quantile))}
             value = float(np.quantile(abs(apart[name]), quantile))
             yield Figure(f"{name}, two publishers of the same, apart, {title}", value, "", n=len(same), detail=detail)
-    trials = [trial for chip in chips for trial in chip.strangers if trial.row.part is None]
+    trials = [trial for chip in chips for trial in chip.trials("publisher") if trial.row.part is None]
     errors = [trial.error for trial in trials if kind_of(trial)[0] == "gpu"]
     for title, quantile in QUANTILES.items():
         value, most = float(np.quantile(errors, quantile)), float(np.quantile(abs(apart["GPU"]), quantile))
@@ -170,7 +170,7 @@ def graphs() -> Iterator[Figure]:
 def of_sisters(chips: Sequence[Chip]) -> Iterator[Figure]:
     """Rows of networks that were published for several boards or modes of a chip: with what another one shows, the
     weight of which has not seen the network, beside the prediction without; and what the shipped bars hold of them."""
-    every = [pair for chip in chips for pair in sisters.pairs(chip.trials)]
+    every = [pair for chip in chips for pair in sisters.pairs(chip.trials())]
     for relation, whose in (("mode", "another mode of the board"), ("board", "a sister board")):
         for kind in ("gpu", "dla"):
             known = [pair for pair in every if (pair.relation, pair.kind) == (relation, kind)]
@@ -214,7 +214,7 @@ def sparse(chip: Chip) -> Iterator[Figure]:
 
 
 def haxconn(fit: Fit) -> Iterator[Figure]:
-    for trial in fit.trials:
+    for trial in fit.trials():
         if trial.row.model in ("googlenet", "alexnet"):
             what = f"{trial.row.model} {trial.row.accelerator}"
             yield Figure(f"HaX-CoNN {what}, left out, error", trial.error, "", TOTAL_BAR)
@@ -222,7 +222,7 @@ def haxconn(fit: Fit) -> Iterator[Figure]:
 
 def modes(fit: Fit) -> Iterator[Figure]:
     """Images a second in a mode over those in MAXN: the worst of NVIDIA's networks."""
-    rows = [trial for trial in fit.trials if _TABLE in trial.row.source and trial.row.part is None]
+    rows = [trial for trial in fit.trials() if _TABLE in trial.row.source and trial.row.part is None]
     left_out = {(trial.row.model, trial.row.mode.name): trial.predicted_ms for trial in rows}
     for mode in sorted({trial.row.mode.name for trial in rows} - {"MAXN"}):
         errors = {trial.row.model: _off(rows, left_out, trial) for trial in rows if trial.row.mode.name == mode}

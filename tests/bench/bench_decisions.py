@@ -27,7 +27,7 @@ def measure() -> Iterator[Figure]:
     chips = fit_all()
     found = list(decisions(options_of(chips)))
     strangers = list(decisions(timed([trial for chip in chips for fit in (chip.gpu, chip.dla) if fit
-                                      for trial in fit.by_family])))  # fmt: skip
+                                      for trial in fit.trials("family")])))  # fmt: skip
     yield from figures(found, strangers)
 
 

@@ -40,19 +40,13 @@ class Chip:
     gpu: Fit
     dla: Fit | None
 
-    @property
-    def trials(self) -> list[Trial]:
-        """Rows of both accelerators, each predicted without its network."""
-        return [*self.gpu.trials, *(self.dla.trials if self.dla else ())]
-
-    @property
-    def strangers(self) -> list[Trial]:
-        """Rows of both accelerators, each predicted without all rows of its publisher."""
-        return [*self.gpu.by_publisher, *(self.dla.by_publisher if self.dla else ())]
+    def trials(self, group: str = "network") -> list[Trial]:
+        """Return the rows of both accelerators, each predicted without its group."""
+        return [*self.gpu.trials(group), *(self.dla.trials(group) if self.dla else ())]
 
 
-def fit_chip(soc: str, contention: ContentionCost, transition: TransitionCost | None, like: Chip | None) -> Chip:
-    """Fit one chip; ``like`` is the chip with the most rows, ``transition`` that of an AGX Xavier."""
+def fit_chip(soc: str, contention: ContentionCost, like: Chip | None) -> Chip:
+    """Fit one chip, without transitions; ``like`` is the chip with the most rows."""
     gpu = fit_gpu(soc, like.gpu if like else None)
     dla = fit_dla(soc, like.coefficients.dla if like else None) if soc in ("tegra194", "tegra234") else None
     gpu_cost, dla_cost = gpu.solution.cost, dla.solution.cost if dla else None
@@ -64,7 +58,7 @@ def fit_chip(soc: str, contention: ContentionCost, transition: TransitionCost | 
         soc=soc,
         gpu=gpu_cost,
         dla=dla_cost,
-        transition=transition or TransitionCost(to_dla_us=0, from_dla_us=0),
+        transition=TransitionCost(to_dla_us=0, from_dla_us=0),
         contention=contention,
         assumed=_assumed(soc, gpu, dla),
         sources=tuple(dict.fromkeys(row.source for row in rows)),
@@ -82,8 +76,8 @@ def accuracy(chips: Mapping[str, Chip | None]) -> dict[str, dict[str, dict[str, 
     Args:
         chips: chip → its fits; None: nothing is published for it, and it gets the bars of other chips.
     """
-    trials = _whole([trial for chip in chips.values() if chip for trial in chip.trials])
-    strangers = _whole([trial for chip in chips.values() if chip for trial in chip.strangers])
+    trials = _whole([trial for chip in chips.values() if chip for trial in chip.trials()])
+    strangers = _whole([trial for chip in chips.values() if chip for trial in chip.trials("publisher")])
     found: dict[str, dict[str, dict[str, Accuracy]]] = {soc: {} for soc in chips}
     for soc in chips:
         for kind in ("gpu", "dla"):

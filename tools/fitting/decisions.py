@@ -107,7 +107,7 @@ def options_of(chips: Sequence[Chip]) -> list[Option]:
     found = []
     start = next(chip.coefficients.contention for chip in chips if chip.coefficients.soc in together.CLOSELY)
     for chip in chips:
-        found += timed(chip.trials)
+        found += timed(chip.trials())
         if chip.dla is not None:
             left_out = together.leave_out_rates(chip.coefficients.soc, chip.gpu, chip.dla, start)
             found += [_at_once(row, fps, chip.coefficients) for row, fps, _ in left_out]

@@ -35,7 +35,7 @@ def fit_all() -> list[Chip]:
     print(f"contention: {contention}, mean error {contention_error(contention.ceiling, contention.floor):.1%}")
     chips: list[Chip] = []
     for soc in SOCS:
-        chips.append(fit_chip(soc, contention, None, chips[0] if chips else None))
+        chips.append(fit_chip(soc, contention, chips[0] if chips else None))
     transition = fit_transition(next(chip.coefficients.gpu for chip in chips if chip.coefficients.soc == "tegra194"))
     bars = accuracy({**{chip.coefficients.soc: chip for chip in chips}, **dict.fromkeys(_LIKE)})
     made = []
@@ -51,7 +51,7 @@ def fit_all() -> list[Chip]:
 
 
 def sisters_of(chips: Sequence[Chip]) -> Sisters:
-    return fit_sisters({chip.coefficients.soc: chip.trials for chip in chips})
+    return fit_sisters({chip.coefficients.soc: chip.trials() for chip in chips})
 
 
 def _keep(found: Sequence[Coefficients], sisters: Sisters, *, is_check: bool) -> int:
@@ -83,7 +83,7 @@ def _file(soc: str) -> Path:
 def _print(chip: Chip) -> None:
     print(f"\n{chip.coefficients.soc}: published and predicted milliseconds, by a fit that left the network out, ratio")
     for fit in filter(None, (chip.gpu, chip.dla)):
-        for trial in fit.trials:
+        for trial in fit.trials():
             _print_trial(trial)
     for key, value in chip.coefficients.model_dump(exclude={"sources"}).items():
         print(f"  {key}: {value}")

@@ -44,7 +44,12 @@ DLA_KEYS = (
     "layer_kcycles",
     "run_us",
 )
-_LeftOut = tuple[list[Trial], dict[str, GpuCost | DlaCost]]
+GROUPS: Mapping[str, Callable[[Timing], str]] = {
+    "network": lambda row: network_of(row.model),
+    "family": lambda row: family_of(row.model),
+    "publisher": lambda row: row.publisher,
+}
+"""What a row is left out with."""
 _SRAM_BYTES = {"tegra194": 0, "tegra234": 2**20}
 """Managed SRAM that TensorRT gives an engine by default: 1 MiB from 8.6 on, none before; Xavier's last is
 8.5. https://docs.nvidia.com/deeplearning/tensorrt/latest/inference-library/work-with-dla.html"""
@@ -55,24 +60,21 @@ class Fit:
     """Coefficients, and their errors on rows that were left out.
 
     Attributes:
-        trials, by_family, by_publisher: predictions of rows by a fit without their network, without the family of
-            their network, and without everything that their publisher measured.
-        left: network → coefficients that have not seen it.
-        left_family, left_publisher: the same of families and publishers.
+        left_out: kind of group (:data:`GROUPS`) → predictions of rows by a fit without their group, and coefficients
+            by the group that they have not seen.
     """
 
     rows: list[Timing]
     solution: Solution
-    trials: list[Trial]
-    by_family: list[Trial]
-    by_publisher: list[Trial]
-    left: dict[str, GpuCost | DlaCost]
-    left_family: dict[str, GpuCost | DlaCost]
-    left_publisher: dict[str, GpuCost | DlaCost]
+    left_out: Mapping[str, tuple[list[Trial], dict[str, GpuCost | DlaCost]]]
+
+    def trials(self, group: str = "network") -> list[Trial]:
+        """Return predictions of all rows, each by a fit without its group."""
+        return self.left_out[group][0]
 
     def without(self, model: str) -> GpuCost | DlaCost:
         """Return the coefficients fitted without one network."""
-        return self.left.get(network_of(model), self.solution.cost)
+        return self.left_out["network"][1].get(network_of(model), self.solution.cost)
 
 
 def fit_gpu(soc: str, like: Fit | None) -> Fit:
@@ -97,20 +99,12 @@ def _fit(
     like: Fit | None = None,
 ) -> Fit:
     """Return the fit; ``like`` returns the start for rows that are left out, which must not depend on them."""
-    share = _fp16_share(start)
-
-    def without(left: Mapping[str, GpuCost | DlaCost], group: Callable[[Timing], str]) -> _LeftOut:
-        return leave_out(rows, lambda name: left.get(name, start), keys, share, group)
-
-    networks, found = without(like.left if like else {}, lambda row: network_of(row.model))
-    families, found_family = without(like.left_family if like else {}, lambda row: family_of(row.model))
-    publishers, found_publisher = without(like.left_publisher if like else {}, lambda row: row.publisher)
-    solution = fit(Design(rows, share), start, keys)
-    return Fit(rows, solution, networks, families, publishers, found, found_family, found_publisher)
-
-
-def _fp16_share(cost: GpuCost | DlaCost) -> float:
-    return cost.fp16_share if isinstance(cost, DlaCost) else 1.0
+    share = start.fp16_share if isinstance(start, DlaCost) else 1.0
+    left_out = {}
+    for kind, group in GROUPS.items():
+        starts = like.left_out[kind][1] if like else {}
+        left_out[kind] = leave_out(rows, start, starts, keys, share, group)
+    return Fit(rows, fit(Design(rows, share), start, keys), left_out)
 
 
 # What two zeros in four weights save on a DLA, from the same networks with dense and with such weights.

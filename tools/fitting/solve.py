@@ -80,7 +80,8 @@ def fit(
 
 def leave_out(
     rows: Sequence[Timing],
-    start: Callable[[str], GpuCost | DlaCost],
+    start: GpuCost | DlaCost,
+    starts: Mapping[str, GpuCost | DlaCost],
     keys: Sequence[str],
     share: float,
     group: Callable[[Timing], str],
@@ -88,16 +89,18 @@ def leave_out(
     """Predict each group of rows by a fit to all other rows; also return the coefficients of those fits.
 
     Args:
-        start: group → what every number is drawn to when that is left out; predicts it where there are no others.
+        start: what every number is drawn to; predicts a group where there are no others.
+        starts: the same for groups that have one of their own.
         group: what a row is left out with: its network, the family of it, or its publisher.
     """
-    whole = fit(Design(rows, share), start(""), keys).cost
+    whole = fit(Design(rows, share), start, keys).cost
     trials: list[Trial] = []
     without: dict[str, GpuCost | DlaCost] = {}
     for name in dict.fromkeys(map(group, rows)):
         known = [row for row in rows if group(row) != name]
         left = Design([row for row in rows if group(row) == name], share)
-        found = fit(Design(known, share), start(name), keys, whole) if known else Solution(start(name))
+        first = starts.get(name, start)
+        found = fit(Design(known, share), first, keys, whole) if known else Solution(first)
         without[name] = found.cost
         predicted = left.predict_ms(found.cost, {**CALL_US, **found.call_us})
         trials += [Trial(*pair) for pair in zip(left.rows, predicted.tolist(), strict=True)]
