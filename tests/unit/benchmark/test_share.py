@@ -3,6 +3,7 @@
 import getpass
 import json
 import socket
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from edgert.planner import measured_times, plan
 from edgert.planner.plan_text import basis
 from edgert.planner.planned_model import planned_models, structure_of
 from edgert.planner.simulation import Scenario, simulate
+from edgert.zip_archive import member_of
 from tests.helpers.models import make
 from tests.helpers.trt_bench import HERE, ORIN
 from tests.helpers.trt_bundle import PIPELINE, bench, engine, model, trt_bundle
@@ -46,19 +48,27 @@ def finished(tmp_path: Path) -> Path:
     return slowed(path, 0.5)
 
 
-def slowed(path: Path, median_ms: float) -> Path:
-    """The bundle with runs of so many milliseconds, whatever the doubles took here."""
+def rewritten(path: Path, change: Callable[[str, bytes], bytes]) -> Path:
+    """The bundle with every member changed."""
     with open_bundle(path) as opened:
-        manifest, content = opened.manifest, {name: opened.read(name) for name in opened.manifest.members}
-    from edgert.zip_archive import member_of
-
-    for name in [name for name in content if name.endswith("engine_checks.json")]:
-        checks = json.loads(content[name])
-        checks["profile"]["median_ms"] = median_ms
-        content[name] = json.dumps(checks).encode()
+        manifest = opened.manifest
+        content = {name: change(name, opened.read(name)) for name in manifest.members}
     listed = {name: member_of(data) for name, data in content.items()}
     save_bundle(path, manifest.model_copy(update={"members": listed}), content)
     return path
+
+
+def slowed(path: Path, median_ms: float) -> Path:
+    """The bundle with runs of so many milliseconds, whatever the doubles took here."""
+
+    def change(name: str, data: bytes) -> bytes:
+        if not name.endswith("engine_checks.json"):
+            return data
+        checks = json.loads(data)
+        checks["profile"]["median_ms"] = median_ms
+        return json.dumps(checks).encode()
+
+    return rewritten(path, change)
 
 
 def of_pipeline(folder: Path, text: str = PIPELINE) -> Any:
@@ -250,14 +260,7 @@ def test_a_summary_of_the_pipeline_gives_its_stages(finished: Path, tmp_path: Pa
 
 
 def with_pipeline(path: Path, text: str) -> Path:
-    from edgert.zip_archive import member_of
-
-    with open_bundle(path) as opened:
-        manifest, content = opened.manifest, {name: opened.read(name) for name in opened.manifest.members}
-    content["pipeline.yaml"] = text.encode()
-    listed = {name: member_of(data) for name, data in content.items()}
-    save_bundle(path, manifest.model_copy(update={"members": listed}), content)
-    return path
+    return rewritten(path, lambda name, data: text.encode() if name == "pipeline.yaml" else data)
 
 
 def test_caps_that_are_set_now_are_its_clocks(finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

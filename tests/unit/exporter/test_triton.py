@@ -30,11 +30,6 @@ def test_a_fixed_batch_stays_in_the_dimensions() -> None:
     assert read.parameters["intra_op_thread_count"].string_value == "3"
 
 
-def test_a_line_break_does_not_end_a_comment() -> None:
-    text = config_text(replace(FIXED, limitations=('before it: one\nname: "other"',)))
-    assert parsed(text).name == "parts" and '#   - before it: one name: "other"' in text
-
-
 @pytest.mark.parametrize(("asked", "given"), [(None, 4), (16, 16), (1, 1)])
 def test_an_open_batch_is_triton_s(asked: int | None, given: int) -> None:
     read = parsed(config_text(replace(OPEN, max_batch=asked)))
@@ -103,8 +98,8 @@ def test_labels() -> None:
 
 
 def test_what_cannot_be_said_is_named() -> None:
-    text = config_text(replace(FIXED, limitations=("before it: letterbox",)))
-    assert "#   - before it: letterbox\n" in text and parsed(text).name == "parts"
+    text = config_text(replace(FIXED, limitations=('before it: one\nname: "other"',)))
+    assert '#   - before it: one name: "other"\n' in text and parsed(text).name == "parts"
     assert "Not said" not in config_text(FIXED)
 
 

@@ -59,6 +59,13 @@ def run(graph: Graph, like: Model, feeds: Mapping[str, Array], wanted: Sequence[
     return Function(model, fused=False)(feeds)
 
 
+def after_conv(*nodes: Any, shape: Sequence[int] = (1, 4, 6, 6), **constants: Any) -> Model:
+    """x → convolution ``a`` → t → the nodes; where these make u rather than y, → convolution ``b`` → y."""
+    ends = [] if any("y" in one.output for one in nodes) else [conv("b", "u", "y")]
+    tensors = stored(**dict.fromkeys(["a", *(one.name for one in ends)], (4, 4, 1, 1)))
+    return make([conv("a", "x", "t"), *nodes, *ends], {"x": shape}, {"y": None}, tensors | constants)
+
+
 def residual(channels: int = 4) -> Model:
     """input → c0 → relu0 → (c1 → relu1 → c2) + relu0 → relu2 → c3."""
     nodes = [

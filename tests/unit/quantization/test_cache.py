@@ -7,8 +7,8 @@ from edgert.quantization.lowering.lower import lower
 from edgert.quantization.lowering.trt_form import cache_text, dla_scales, parse_cache, version_number, write_cache
 from edgert.quantization.scheme.scheme import scheme
 from edgert.quantization.scheme.trt_scheme import fp16_exceptions, layer_precisions
-from tests.unit.graph.graphs import make, node
-from tests.unit.quantization.nets import amax_of, branches, conv, feeds_of, graph_of, residual, stored
+from tests.unit.graph.graphs import node
+from tests.unit.quantization.nets import after_conv, amax_of, branches, feeds_of, graph_of, residual
 
 names = st.text(min_size=1).filter(lambda name: not set(name) & set("\n\r\0"))
 positive = st.floats(min_value=2.0**-149, max_value=2.0**127, width=32)
@@ -131,15 +131,13 @@ class TestCacheOf:
         assert set(scales) - set(rounded) == {"y"}
 
     def test_what_is_behind_the_last_rounding_shares_its_scale(self) -> None:
-        nodes = [conv("c", "x", "t"), node("MaxPool", ["t"], ["y"], name="pool", kernel_shape=[2, 2])]
-        model = make(nodes, {"x": (1, 4, 6, 6)}, {"y": None}, stored(c=(4, 4, 1, 1)))
+        model = after_conv(node("MaxPool", ["t"], ["y"], name="pool", kernel_shape=[2, 2]))
         graph = graph_of(model)
         scales = dla_scales(graph, scheme(graph, "dla"), amax_of(model, feeds_of(model)))
         assert scales["y"] == scales["t"]
 
     def test_a_last_activation_decides_for_the_convolution_before_it(self) -> None:
-        nodes = [conv("c", "x", "t"), node("Relu", ["t"], ["y"], name="relu")]
-        model = make(nodes, {"x": (1, 4, 6, 6)}, {"y": None}, stored(c=(4, 4, 1, 1)))
+        model = after_conv(node("Relu", ["t"], ["y"], name="relu"))
         graph = graph_of(model)
         amax = amax_of(model, feeds_of(model))
         scales = dla_scales(graph, scheme(graph, "dla"), amax)

@@ -12,7 +12,7 @@ from edgert.quantization.lowering.trt_form import cache_text, parse_cache
 from edgert.quantization.scheme.scheme import scheme
 from edgert.quantization.scheme.units import is_activation
 from tests.unit.graph.graphs import make, node
-from tests.unit.quantization.nets import amax_of, conv, feeds_of, graph_of, residual, shuffled, stored
+from tests.unit.quantization.nets import after_conv, amax_of, conv, feeds_of, graph_of, residual, shuffled, stored
 
 INT8 = {"Conv", "Relu", "Clip", "Add", "Mul", "Sigmoid", "MaxPool", "AveragePool", "Concat", "Reshape", "Transpose"}
 SHARING = {"MaxPool", "AveragePool", "Concat", "Reshape", "Transpose", "Relu", "Clip"}
@@ -81,9 +81,6 @@ class TestForm:
 
 
 def test_a_network_that_ends_in_a_relu_has_a_range_for_it() -> None:
-    nodes = [conv("a", "x", "t"), node("Relu", ["t"], ["y"], name="relu")]
-    model = make(nodes, {"x": (1, 4, 6, 6)}, {"y": None}, stored(a=(4, 4, 1, 1)))
-    graph = graph_of(model)
+    graph, low = forms(after_conv(node("Relu", ["t"], ["y"], name="relu")))
     assert all(scheme(graph, "dla").groups.values())
-    _, low = forms(model)
     assert {one.op for one in low.nodes} >= {"Conv", "Relu", "QuantizeLinear"}

@@ -17,6 +17,7 @@ from edgert.quantization.scheme.scheme import scheme
 from tests.unit.graph.graphs import make, node, value
 from tests.unit.quantization.nets import (
     Array,
+    after_conv,
     amax_of,
     branches,
     conv,
@@ -226,14 +227,11 @@ class TestOperators:
             node("Clip", ["t", "zero", "six"], ["u"], name="curve"),
         ):
             tensors = {"slope": np.full((4, 1, 1), 0.2, F32), "zero": np.array(0, F32), "six": np.array(0.8, F32)}
-            nodes = [conv("a", "x", "t"), curve, conv("b", "u", "y")]
-            weights = stored(a=(4, 4, 1, 1), b=(4, 4, 1, 1))
-            one = assert_close(make(nodes, {"x": (1, 4, 6, 6)}, {"y": None}, weights | tensors), 0.06)
+            one = assert_close(after_conv(curve, **tensors), 0.06)
             assert "t_int8" not in one.low.producers
 
     def test_a_sigmoid_is_looked_up_in_fp16(self) -> None:
-        nodes = [conv("a", "x", "t"), node("Sigmoid", ["t"], ["u"], name="s"), conv("b", "u", "y")]
-        one = Emulated(make(nodes, {"x": (1, 4, 6, 6)}, {"y": None}, stored(a=(4, 4, 1, 1), b=(4, 4, 1, 1))))
+        one = Emulated(after_conv(node("Sigmoid", ["t"], ["u"], name="s")))
         argument = (one["t_int8"] * one.scale("t")).astype(np.float16)
         result = (1 / (1 + np.exp(-argument.astype(np.float64)))).astype(np.float16).astype(F32)
         assert (
@@ -242,24 +240,17 @@ class TestOperators:
         assert np.mean(one["u_int8"] == to_int8(result, one.scale("u"))) > 0.98
 
     def test_swish_is_rounded_at_each_step(self) -> None:
-        nodes = [
-            conv("a", "x", "t"),
-            node("Sigmoid", ["t"], ["s"], name="sig"),
-            node("Mul", ["t", "s"], ["u"], name="mul"),
-            conv("b", "u", "y"),
-        ]
-        one = assert_close(make(nodes, {"x": (1, 4, 6, 6)}, {"y": None}, stored(a=(4, 4, 1, 1), b=(4, 4, 1, 1))), 0.06)
+        nodes = [node("Sigmoid", ["t"], ["s"], name="sig"), node("Mul", ["t", "s"], ["u"], name="mul")]
+        one = assert_close(after_conv(*nodes), 0.06)
         assert {"t_int8", "s_int8", "u_int8"} <= set(one.low.producers)
 
     def test_what_no_dla_has_stays_float(self) -> None:
-        nodes = [conv("a", "x", "t"), node("Erf", ["t"], ["u"], name="erf"), conv("b", "u", "y")]
-        one = assert_close(make(nodes, {"x": (1, 4, 6, 6)}, {"y": None}, stored(a=(4, 4, 1, 1), b=(4, 4, 1, 1))), 0.06)
+        one = assert_close(after_conv(node("Erf", ["t"], ["u"], name="erf")), 0.06)
         assert one.low.producers["u"].inputs == ("t_fp16",)
         assert one.low.producers["u_int8"].op == "Clip"
 
     def test_a_softmax_is_in_fp16(self) -> None:
-        nodes = [conv("a", "x", "t"), node("Softmax", ["t"], ["y"], name="soft", axis=1)]
-        one = assert_close(make(nodes, {"x": (1, 4, 6, 6)}, {"y": None}, stored(a=(4, 4, 1, 1))))
+        one = assert_close(after_conv(node("Softmax", ["t"], ["y"], name="soft", axis=1)))
         np.testing.assert_array_equal(one["y"], one["y"].astype(np.float16))
         assert "y_int8" not in one.low.producers
 
@@ -286,8 +277,7 @@ class TestEnds:
             node("Relu", ["t"], ["y"], name="relu"),
             node("Reshape", ["t", "flat"], ["y"], name="flatten"),
         ):
-            tensors = stored(a=(4, 4, 1, 1)) | {"flat": np.array([1, -1])}
-            one = assert_close(make([conv("a", "x", "t"), last], {"x": (1, 4, 6, 6)}, {"y": None}, tensors))
+            one = assert_close(after_conv(last, flat=np.array([1, -1])))
             assert [spec.name for spec in one.low.outputs] == ["y"]
             np.testing.assert_array_equal(one["y"], one["y"].astype(np.float16))
 

@@ -12,7 +12,7 @@ from edgert.quantization.lowering.lower import lower
 from edgert.quantization.scheme.scheme import scheme
 from tests.helpers.models import with_constants
 from tests.unit.graph.graphs import make, node
-from tests.unit.quantization.nets import amax_of, branches, conv, feeds_of, graph_of, residual, run, stored
+from tests.unit.quantization.nets import after_conv, amax_of, branches, conv, feeds_of, graph_of, residual, run, stored
 
 Array = np.ndarray[Any, Any]
 
@@ -143,13 +143,11 @@ class TestForm:
         assert np.all(found[:, :, 0] == 128)
 
     def test_clip_bounds_in_steps(self) -> None:
-        nodes = [conv("a", "x", "t"), node("Clip", ["t", "low", "high"], ["c"], name="clip"), conv("b", "c", "y")]
-        tensors = stored(a=(4, 4, 1, 1), b=(4, 4, 1, 1)) | {"low": np.float32(-0.25), "high": np.float32(0.5)}
-        model = make(nodes, {"x": [1, 4, 5, 5]}, {"y": None}, tensors)
-        graph = graph_of(model)
+        clip = node("Clip", ["t", "low", "high"], ["u"], name="clip")
+        graph = graph_of(after_conv(clip, low=np.float32(-0.25), high=np.float32(0.5)))
         low = lower(graph, scheme(graph, "ort"), lambda names: 1.0, storage="uint8")
-        clip = low.producers["c_quantized"]
-        assert [int(low.constants[name]) for name in clip.inputs[1:]] == [128 - 32, 128 + 64]
+        bounds = low.producers["u_quantized"].inputs[1:]
+        assert [int(low.constants[name]) for name in bounds] == [128 - 32, 128 + 64]
 
     def test_a_graph_output_of_an_integer_node_is_given_out_rounded(self) -> None:
         nodes = [conv("a", "x", "t"), node("Relu", ["t"], ["r"], name="relu"), conv("b", "r", "y")]
@@ -244,14 +242,13 @@ class TestUnsigned:
         assert run(low, model, feeds, ["r0_quantized"])["r0_quantized"].max() >= 254
 
     def test_a_bound_below_what_can_be_stored_is_kept(self) -> None:
-        nodes = [conv("a", "x", "t"), node("Clip", ["t", "low", "high"], ["c"], name="clip"), conv("b", "c", "y")]
-        tensors = stored(a=(4, 4, 1, 1), b=(4, 4, 1, 1)) | {"low": np.float32(0), "high": np.float32(0.5)}
-        model = make(nodes, {"x": [1, 4, 5, 5]}, {"y": None}, tensors)
+        clip = node("Clip", ["t", "low", "high"], ["u"], name="clip")
+        model = after_conv(clip, low=np.float32(0), high=np.float32(0.5))
         graph = graph_of(model)
         for amax, op in ((0.5, "QuantizeLinear"), (1.0, "Clip")):
             low = lower(graph, scheme(graph, "ort"), lambda names, to=amax: to, storage="uint8", activation="unsigned")  # type: ignore[misc]
-            assert low.producers["c_quantized"].op == op
-            assert run(low, model, feeds_of(model), ["c_quantized"])["c_quantized"].max() == int(255 * 0.5 / amax)
+            assert low.producers["u_quantized"].op == op
+            assert run(low, model, feeds_of(model), ["u_quantized"])["u_quantized"].max() == int(255 * 0.5 / amax)
 
 
 def test_the_error_is_that_of_eight_bits() -> None:

@@ -13,14 +13,13 @@ from edgert.placement.dla_share import survey
 from edgert.quantization.lowering.emulate import emulate_dla, execution_modes
 from edgert.quantization.scheme.scheme import scheme
 from tests.unit.graph.graphs import make, node
-from tests.unit.quantization.nets import amax_of, conv, feeds_of, graph_of, run, stored
+from tests.unit.quantization.nets import after_conv, amax_of, conv, feeds_of, graph_of, run, stored
 
 TARGET = Target()
 
 
 def leaky(alpha: float = 0.1) -> Model:
-    nodes = [conv("a", "x", "t"), node("LeakyRelu", ["t"], ["r"], name="leaky", alpha=alpha), conv("b", "r", "y")]
-    return make(nodes, {"x": (1, 4, 6, 6)}, {"y": None}, stored(a=(4, 4, 1, 1), b=(4, 4, 1, 1)))
+    return after_conv(node("LeakyRelu", ["t"], ["u"], name="leaky", alpha=alpha))
 
 
 def wide(kernel: int) -> Model:
@@ -70,9 +69,9 @@ def test_a_refused_node_is_emulated_in_float32() -> None:
     model = leaky(-0.1)
     graph, feeds = graph_of(model), feeds_of(model)
     low = emulate_dla(graph, scheme(graph, "dla"), amax_of(model, feeds))
-    found = run(low, model, feeds, ["t", "r"])
+    found = run(low, model, feeds, ["t", "u"])
     given = found["t"].astype(np.float16).astype(np.float32)  # as the DLA hands it over
-    np.testing.assert_array_equal(found["r"], np.where(given < 0, given * np.float32(-0.1), given))
+    np.testing.assert_array_equal(found["u"], np.where(given < 0, given * np.float32(-0.1), given))
 
 
 def test_the_reason_is_the_rules() -> None:
@@ -82,9 +81,7 @@ def test_the_reason_is_the_rules() -> None:
 
 
 def test_older_releases_have_less() -> None:
-    nodes = [conv("a", "x", "t"), node("Div", ["t", "two"], ["y"], name="div")]
-    model = make(nodes, {"x": (1, 4, 6, 6)}, {"y": None}, stored(a=(4, 4, 1, 1)) | {"two": np.float32(2)})
-    graph = graph_of(model)
+    graph = graph_of(after_conv(node("Div", ["t", "two"], ["y"], name="div"), two=np.float32(2)))
     assert scheme(graph, "dla", dla=Target(2, "10.3.0")).forms["div"] == "int8"
     assert scheme(graph, "dla", dla=Target(1, "8.5.2")).forms["div"] == "none"
 

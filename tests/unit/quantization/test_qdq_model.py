@@ -19,7 +19,7 @@ from edgert.quantization.lowering.trt_form import dla_scales, parse_cache
 from edgert.quantization.scheme.scheme import scheme
 from edgert.quantization.scheme.units import Target
 from tests.unit.graph.graphs import make, node
-from tests.unit.quantization.nets import amax_of, conv, feeds_of, graph_of, residual, shuffled, stored
+from tests.unit.quantization.nets import after_conv, amax_of, feeds_of, graph_of, residual, shuffled
 
 
 def in_qdq(model: Model, target: Target = "dla") -> Model:
@@ -78,13 +78,12 @@ def test_a_gpu_model_gets_a_scale_wherever_one_follows() -> None:
 
 
 def test_what_reads_a_tensor_without_a_scale_stays_in_floating_point() -> None:
-    nodes = [conv("a", "x", "t"), node("LeakyRelu", ["t"], ["r"], name="act", alpha=0.1), conv("b", "r", "y")]
-    model = make(nodes, {"x": (1, 4, 6, 6)}, {"y": None}, stored(a=(4, 4, 1, 1), b=(4, 4, 1, 1)))
+    model = after_conv(node("LeakyRelu", ["t"], ["u"], name="act", alpha=0.1))
     graph = graph_of(model)
     half = write(lower(graph, scheme(graph, "gpu", ["b"]), amax_of(model, feeds_of(model))), model)
     found = from_qdq.qdq_model(half)
     assert found.float_nodes == ("b",)
-    assert any("'r'" in text for text in found.problems)
+    assert any("'u'" in text for text in found.problems)
     typed = read(found.dla_form())
     reader = next(one for one in typed.nodes if one.name == "b")
     assert typed.producers[reader.inputs[0]].op == "LeakyRelu"

@@ -6,7 +6,7 @@ from edgert.graph import Model
 from edgert.quantization.scheme.scheme import scheme
 from edgert.quantization.scheme.units import Scheme, Target
 from tests.unit.graph.graphs import make, node
-from tests.unit.quantization.nets import branches, conv, graph_of, residual, shuffled, stored
+from tests.unit.quantization.nets import after_conv, branches, conv, graph_of, residual, shuffled, stored
 
 
 def plan(model: Model, target: Target, *keep: str) -> Scheme:
@@ -15,13 +15,6 @@ def plan(model: Model, target: Target, *keep: str) -> Scheme:
 
 def reason(found: Scheme, name: str) -> str:
     return next(item.reason for item in found.skipped if item.node == name)
-
-
-def between(*nodes: object, shape: tuple[int, ...] = (1, 4, 6, 6), **tensors: object) -> Model:
-    """x → first convolution → t → the nodes → u → last convolution → y."""
-    ends = stored(first=(4, 4, 1, 1), last=(4, 4, 1, 1))
-    body = [conv("first", "x", "t"), *nodes, conv("last", "u", "y")]
-    return make(body, {"x": shape}, {"y": None}, {**ends, **tensors})  # type: ignore[arg-type, list-item]
 
 
 class TestUnits:
@@ -48,8 +41,8 @@ class TestUnits:
         assert [unit.nodes for unit in scheme(graph_of(model), "gpu").units] == [("a",), ("b", "add")]
 
     def test_silu_of_two_nodes(self) -> None:
-        model = between(node("Sigmoid", ["t"], ["s"], name="sigmoid"), node("Mul", ["t", "s"], ["u"], name="mul"))
-        assert scheme(graph_of(model), "gpu").units[0].nodes == ("first", "sigmoid", "mul")
+        model = after_conv(node("Sigmoid", ["t"], ["s"], name="sigmoid"), node("Mul", ["t", "s"], ["u"], name="mul"))
+        assert scheme(graph_of(model), "gpu").units[0].nodes == ("a", "sigmoid", "mul")
 
     def test_hard_swish_of_four_nodes(self) -> None:
         nodes = [
@@ -58,15 +51,15 @@ class TestUnits:
             node("Mul", ["t", "c"], ["m"], name="mul"),
             node("Div", ["m", "six"], ["u"], name="div"),
         ]
-        model = between(*nodes, three=np.float32(3), zero=np.float32(0), six=np.float32(6))
-        assert scheme(graph_of(model), "gpu").units[0].nodes == ("first", "add", "clip", "mul", "div")
+        model = after_conv(*nodes, three=np.float32(3), zero=np.float32(0), six=np.float32(6))
+        assert scheme(graph_of(model), "gpu").units[0].nodes == ("a", "add", "clip", "mul", "div")
 
     def test_an_activation_that_another_node_looks_past_is_none(self) -> None:
         nodes = [node("Relu", ["t"], ["r"], name="relu"), node("Add", ["t", "r"], ["u"], name="add")]
-        assert scheme(graph_of(between(*nodes)), "gpu").units[0].nodes == ("first", "relu", "add")  # x + relu(x) is one
+        assert scheme(graph_of(after_conv(*nodes)), "gpu").units[0].nodes == ("a", "relu", "add")  # x + relu(x) is one
         nodes = [node("Relu", ["t"], ["r"], name="relu"), node("Add", ["x", "r"], ["u"], name="add"),
                  node("Neg", ["t"], ["z"], name="neg")]  # fmt: skip
-        assert scheme(graph_of(between(*nodes)), "gpu").units[0].nodes == ("first",)
+        assert scheme(graph_of(after_conv(*nodes)), "gpu").units[0].nodes == ("a",)
 
 
 class TestGpu:
@@ -86,15 +79,15 @@ class TestGpu:
 
     def test_readers_in_floating_point_see_the_tensor_unrounded(self) -> None:
         nodes = [node("Relu", ["t"], ["u"], name="relu"), node("Exp", ["u"], ["z"], name="exp")]
-        assert plan(between(*nodes), "gpu").points["u"].readers == ("last",)
+        assert plan(after_conv(*nodes), "gpu").points["u"].readers == ("b",)
 
     def test_a_linear_resize_stays_in_floating_point_and_what_it_gives_is_rounded(self) -> None:
         resize = node("Resize", ["t", "", "twice"], ["u"], name="resize", mode="linear")
-        found = plan(between(resize, twice=np.array([1, 1, 2, 2], np.float32)), "gpu")
+        found = plan(after_conv(resize, twice=np.array([1, 1, 2, 2], np.float32)), "gpu")
         assert "t" not in found.points
-        assert found.points["u"].readers == ("last",)
+        assert found.points["u"].readers == ("b",)
         nearest = node("Resize", ["t", "", "twice"], ["u"], name="resize", mode="nearest")
-        found = plan(between(nearest, twice=np.array([1, 1, 2, 2], np.float32)), "gpu")
+        found = plan(after_conv(nearest, twice=np.array([1, 1, 2, 2], np.float32)), "gpu")
         assert found.groups["t"] == ("t", "u")
 
     def test_an_add_behind_two_activations_takes_integers(self) -> None:
@@ -104,7 +97,7 @@ class TestGpu:
             node("Sigmoid", ["v"], ["b"], name="sigmoid"),
             node("Add", ["a", "b"], ["u"], name="add"),
         ]
-        found = plan(between(*nodes, **stored(other=(4, 4, 1, 1))), "gpu")
+        found = plan(after_conv(*nodes, **stored(other=(4, 4, 1, 1))), "gpu")
         assert found.points["a"].readers == ("add",)
         assert found.points["b"].readers == ("add",)
         assert found.groups["a"] == ("a",)
@@ -127,10 +120,8 @@ class TestOrt:
         assert "y" not in plan(residual(), "ort").points
 
     def test_an_average_may_be_of_rounded_values(self) -> None:
-        nodes = [conv("c", "x", "t"), node("Relu", ["t"], ["r"], name="relu"),
-                 node("GlobalAveragePool", ["r"], ["y"], name="gap")]  # fmt: skip
-        model = make(nodes, {"x": [1, 4, 6, 6]}, {"y": None}, stored(c=(4, 4, 1, 1)))
-        found = plan(model, "ort")
+        nodes = [node("Relu", ["t"], ["r"], name="relu"), node("GlobalAveragePool", ["r"], ["y"], name="gap")]
+        found = plan(after_conv(*nodes), "ort")
         assert set(found.points) == {"x", "t", "r"}
         assert "gap" in {item.node for item in found.skipped}
 
@@ -159,27 +150,27 @@ class TestOrt:
         assert "of 16 channels or fewer" in reason(plan(model, "ort"), "c0")
 
     def test_a_sigmoid_that_scales_has_a_known_range(self) -> None:
-        model = between(node("Sigmoid", ["t"], ["s"], name="sigmoid"), node("Mul", ["t", "s"], ["u"], name="mul"))
+        model = after_conv(node("Sigmoid", ["t"], ["s"], name="sigmoid"), node("Mul", ["t", "s"], ["u"], name="mul"))
         found = plan(model, "ort")
         assert found.points["s"].amax == 1.0
         assert "s" not in found.needed
         assert found.groups["t"] == ("t",)
 
     def test_arithmetic_with_stored_numbers_stays_in_floating_point(self) -> None:
-        model = between(node("Mul", ["t", "k"], ["u"], name="mul"), k=np.ones((1, 4, 1, 1), np.float32))
+        model = after_conv(node("Mul", ["t", "k"], ["u"], name="mul"), k=np.ones((1, 4, 1, 1), np.float32))
         assert reason(plan(model, "ort"), "mul") == "one of its inputs is a stored tensor"
 
     @pytest.mark.parametrize(
         ("operator", "why"),
         [
-            (node("ConvTranspose", ["t", "first.w"], ["u"], name="n"), "no integer ConvTranspose"),
+            (node("ConvTranspose", ["t", "a.w"], ["u"], name="n"), "no integer ConvTranspose"),
             (node("Elu", ["t"], ["u"], name="n"), "no integer Elu"),
             (node("Clip", ["t", "one"], ["u"], name="n"), "bounds exclude 0"),
             (node("Foo", ["t"], ["u"], name="n", domain="my.ops"), "operator my.ops.Foo"),
         ],
     )
     def test_reasons(self, operator: object, why: str) -> None:
-        model = between(operator, one=np.float32(1))
+        model = after_conv(operator, one=np.float32(1))
         found = plan(model, "ort")
         assert why in reason(found, "n")
         assert "n" not in {unit.name for unit in found.units}
@@ -201,25 +192,19 @@ class TestDla:
     @pytest.mark.parametrize("target", ["ort", "gpu", "dla"])
     def test_what_follows_from_stored_tensors_has_none(self, target: Target) -> None:
         nodes = [conv("grid", "k", "g"), node("Add", ["t", "g"], ["u"], name="add")]
-        model = between(*nodes, k=np.ones((1, 4, 6, 6), np.float32), **stored(grid=(4, 4, 1, 1)))
+        model = after_conv(*nodes, k=np.ones((1, 4, 6, 6), np.float32), **stored(grid=(4, 4, 1, 1)))
         found = plan(model, target)
         assert "g" not in found.needed
         assert "grid" not in {name for unit in found.units for name in unit.nodes}
 
     def test_what_only_float_operators_read_has_none(self) -> None:
-        nodes = [
-            conv("c", "x", "t"),
-            node("Flatten", ["t"], ["f"], name="flat"),
-            node("Softmax", ["f"], ["y"], name="s"),
-        ]
-        model = make(nodes, {"x": [1, 4, 6, 6]}, {"y": None}, stored(c=(4, 4, 1, 1)))
-        found = plan(model, "dla")
+        nodes = [node("Flatten", ["t"], ["f"], name="flat"), node("Softmax", ["f"], ["y"], name="s")]
+        found = plan(after_conv(*nodes), "dla")
         assert set(found.points) == {"x"}
         assert reason(found, "s") == "a DLA does not run it: f has 2 dimensions; the layer takes N×C×H×W"
 
     def test_a_layer_that_has_no_int8_reports_it(self) -> None:
-        nodes = [conv("c", "x", "t"), node("Softmax", ["t"], ["y"], name="s", axis=1)]
-        model = make(nodes, {"x": [1, 4, 6, 6]}, {"y": None}, stored(c=(4, 4, 1, 1)))
+        model = after_conv(node("Softmax", ["t"], ["y"], name="s", axis=1))
         assert reason(plan(model, "dla"), "s") == "a DLA has no INT8 Softmax"
 
 
@@ -234,7 +219,6 @@ class TestKeep:
             plan(residual(), "gpu", "relu0")
 
     def test_a_node_that_is_in_floating_point_anyway(self) -> None:
-        nodes = [conv("c", "x", "t"), node("Softmax", ["t"], ["y"], name="s")]
-        model = make(nodes, {"x": [1, 4, 6, 6]}, {"y": None}, stored(c=(4, 4, 1, 1)))
+        model = after_conv(node("Softmax", ["t"], ["y"], name="s"))
         with pytest.raises(ModelError, match="no integer Softmax"):
             plan(model, "ort", "s")
