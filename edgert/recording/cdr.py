@@ -73,10 +73,6 @@ class _Writer:
     def add_length(self, length: int) -> None:
         self.add(bytes(-self.size % 4) + _LENGTH.pack(length))
 
-    def add_bytes(self, data: bytes | memoryview) -> None:
-        self.add_length(len(data))
-        self.add(data)
-
 
 @dataclass(slots=True)
 class _Reader:
@@ -99,9 +95,6 @@ class _Reader:
         if length * least_size > len(self.view) - self.at:
             raise ValueError(f"a length of {length} is more than fits into {len(self.view)} bytes")
         return int(length)
-
-    def take_bytes(self) -> memoryview:
-        return self.take(self.take_length(1))
 
 
 class _Numbers:
@@ -142,29 +135,27 @@ def _form(fields: Sequence[tuple[str, str, int, float]], begin: int) -> struct.S
 
 
 @dataclass(frozen=True, slots=True)
-class _Text:
-    path: str
-    least_size: int = 5
-
-    def write(self, out: _Writer, message: Message) -> None:
-        out.add_bytes(message.get(self.path, "").encode(errors="replace") + b"\0")
-
-    def read(self, reader: _Reader, into: dict[str, Any]) -> None:
-        into[self.path] = bytes(reader.take_bytes()).rstrip(b"\0").decode(errors="replace")
-
-
-@dataclass(frozen=True, slots=True)
 class _Bytes:
-    """A ``uint8[]`` field, such as the pixels of an image, which is not copied."""
+    """A text, or a ``uint8[]`` field, such as the pixels of an image, which is not copied."""
 
     path: str
-    least_size: int = 4
+    is_text: bool
+
+    @property
+    def least_size(self) -> int:
+        return 4 + self.is_text
 
     def write(self, out: _Writer, message: Message) -> None:
-        out.add_bytes(memoryview(message.get(self.path, b"")).cast("B"))
+        if self.is_text:
+            data: bytes | memoryview = message.get(self.path, "").encode(errors="replace") + b"\0"
+        else:
+            data = memoryview(message.get(self.path, b"")).cast("B")
+        out.add_length(len(data))
+        out.add(data)
 
     def read(self, reader: _Reader, into: dict[str, Any]) -> None:
-        into[self.path] = reader.take_bytes()
+        data = reader.take(reader.take_length(1))
+        into[self.path] = bytes(data).rstrip(b"\0").decode(errors="replace") if self.is_text else data
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,7 +199,7 @@ class _Messages:
         into[self.path] = [self.layout.read(reader) for _ in range(count)]
 
 
-_Step = _Numbers | _Text | _Bytes | _Sequence | _Messages
+_Step = _Numbers | _Bytes | _Sequence | _Messages
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,10 +231,8 @@ def _layout(name: str) -> _Layout:
         if numbers:
             steps.append(_Numbers(tuple(numbers)))
             numbers = []
-        if kind == "string":
-            steps.append(_Text(path))
-        elif kind == "uint8":
-            steps.append(_Bytes(path))
+        if kind in ("string", "uint8"):
+            steps.append(_Bytes(path, kind == "string"))
         else:
             steps.append(_Sequence(path, _CODES[kind]) if is_number else _Messages(path, _layout(full_name(kind))))
     if numbers:

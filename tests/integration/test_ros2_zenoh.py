@@ -14,6 +14,7 @@ import pytest
 import edgert
 from edgert.errors import ConfigError, DeviceError
 from edgert.stages.ros2 import zenoh_session
+from edgert.stages.ros2.ros_link import Link
 from tests.helpers.ros_messages import as_object, typestore
 from tests.helpers.waiting import wait_until
 from tests.helpers.zenoh_echo import router
@@ -119,7 +120,7 @@ def test_a_pipeline_without_ros(peer: Any, caplog: pytest.LogCaptureFixture) -> 
             publisher.put(image(store, number), attachment=attachment(number + 1))
             number += 2  # every second message is lost on the way
             time.sleep(0.02)
-        assert "/dock/cam/detections" in zenoh_session._SESSIONS["dock", f"tcp/127.0.0.1:{PORT}", 5].topics()
+        assert "/dock/cam/detections" in Link.shared["dock", f"tcp/127.0.0.1:{PORT}", 5].topics()
         peer.close()
         wait_until(lambda: "stages.out: no Zenoh router" in caplog.text)
         again = router(PORT)

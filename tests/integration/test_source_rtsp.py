@@ -25,6 +25,7 @@ from edgert.runtime.frame import Frame
 from edgert.runtime.json_form import plain_result
 from edgert.runtime.stage import Source
 from edgert.stages.source import live
+from edgert.stages.source.decoders import DecoderChoice
 from edgert.stages.source.gst_decoder import DecoderRefusedError
 from edgert.stages.source.kinds import source_for
 from edgert.stages.source.rtsp import Stream, why_refused
@@ -217,14 +218,14 @@ def test_a_decoder_is_not_given_up_for_a_camera_that_is_silent(units: list[bytes
     config = SourceStage.model_validate({"source": "rtsp://x", "timeout": "300ms"})
     with RtspServer(units) as server:
         stream = Stream("cam", config.model_copy(update={"source": server.url}), Counter(), REAL)
-        refused: list[str] = []
-        stream._hardware, stream._on_refused = cast("Any", Waiting()), refused.append
+        choice = DecoderChoice("stages.cam", "auto")
+        stream._hardware, stream._choice = cast("Any", Waiting()), choice
         server.is_stalled = server.is_reporting = is_stalled
         threading.Timer(1.5, server.drop).start()  # ends the thread that reads
         with pytest.raises(DecoderRefusedError if is_stalled else DeviceError):
             next(stream.images())
         stream.close()
-    assert refused == ([] if is_stalled else ["it gave no image"])
+    assert choice.refused == ("" if is_stalled else "it gave no image")
 
 
 def test_without_reconnect_a_stall_is_an_error(units: list[bytes]) -> None:

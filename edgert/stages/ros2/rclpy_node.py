@@ -34,7 +34,7 @@ class RclpyNode(Link):
     """
 
     def __init__(self, name: str, simulated: bool, own: Any = None) -> None:
-        self.users, self.node = 0, own
+        self.node = own
         self._context: Any = None
         self._executor: Any = None
         self._thread: threading.Thread | None = None
@@ -74,23 +74,15 @@ class RclpyNode(Link):
         with _as_device_error(f"cannot publish {topic}"):
             return _Publisher(self.node, topic, kind, quality)
 
-    def close(self) -> None:
-        with _TURN:
-            self.users -= 1
-            if self.users or self._context is None:
-                return
-            for name in [name for name, one in _NODES.items() if one is self]:
-                del _NODES[name]
+    def disconnect(self) -> None:
+        if self._context is None:  # the program's node
+            return
         # The order matters: a thread that spins while the context shuts down aborts the process.
         self._executor.shutdown()
         if self._thread is not None:
             self._thread.join(_JOIN_S)
         self.node.destroy_node()
         self._context.try_shutdown()
-
-
-_NODES: dict[str, RclpyNode] = {}
-_TURN = threading.Lock()
 
 
 def shared_node(pipeline: str, simulated: bool, where: str) -> Link:
@@ -101,12 +93,7 @@ def shared_node(pipeline: str, simulated: bool, where: str) -> Link:
     """
     import_rclpy(where)
     name = f"edgert_{re.sub(r'[^A-Za-z0-9]+', '_', pipeline).strip('_') or 'pipeline'}"
-    with _TURN:
-        node = _NODES.get(pipeline)
-        if node is None:
-            node = _NODES[pipeline] = RclpyNode(name, simulated)
-        node.users += 1
-        return node
+    return Link.share(pipeline, lambda: RclpyNode(name, simulated))
 
 
 def use_node(pipeline: str, node: Any) -> None:
@@ -115,18 +102,19 @@ def use_node(pipeline: str, node: Any) -> None:
     Raises:
         ConfigError: a pipeline of that name runs in this process.
     """
-    with _TURN:
-        if pipeline in _NODES:
+    with Link.turn:
+        if pipeline in Link.shared:
             what, why = f"a pipeline named {pipeline!r} runs already", "another node of this process has its topics"
             raise ConfigError(what, why=why, fix="give each file its own name:")
-        _NODES[pipeline] = RclpyNode("", False, node)
+        Link.shared[pipeline] = link = RclpyNode("", False, node)
+        link.users += 1
 
 
 def release_node(node: Any) -> None:
     """Undo :func:`use_node`."""
-    with _TURN:
-        for name in [name for name, one in _NODES.items() if one.node is node]:
-            del _NODES[name]
+    with Link.turn:
+        for key in [key for key, one in Link.shared.items() if isinstance(one, RclpyNode) and one.node is node]:
+            del Link.shared[key]
 
 
 def import_rclpy(where: str, kinds: Sequence[str] = ()) -> Any:

@@ -1,9 +1,12 @@
 """Connection of sources and sinks to a ROS 2 network, over rclpy or Zenoh."""
 
+from __future__ import annotations
+
 import ctypes
-from collections.abc import Callable, Mapping, Sequence
+import threading
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 Take = Callable[[bytes | memoryview, int], None]
 """Function that gets a message, and the number of messages lost just before it."""
@@ -49,7 +52,32 @@ class Publisher(Protocol):
 
 
 class Link(Protocol):
-    """Connection to a ROS 2 network, shared by the stages of a pipeline."""
+    """Connection to a ROS 2 network, shared by the stages of a pipeline: the first opens it, the last closes it."""
+
+    shared: ClassVar[dict[Hashable, Link]] = {}
+    """Open connections of this process."""
+    turn: ClassVar[threading.Lock] = threading.Lock()
+    users: int = 0
+
+    @classmethod
+    def share(cls, key: Hashable, connect: Callable[[], Link]) -> Link:
+        """Return the open connection for a key; the first user makes it. Raises what ``connect`` raises."""
+        with cls.turn:
+            link = cls.shared.get(key)
+            if link is None:
+                link = cls.shared[key] = connect()
+            link.users += 1
+            return link
+
+    def close(self) -> None:
+        """Release the connection, which ends with its last user."""
+        with self.turn:
+            self.users -= 1
+            if self.users:
+                return
+            for key in [key for key, one in self.shared.items() if one is self]:
+                del self.shared[key]
+        self.disconnect()
 
     @property
     def trouble(self) -> str:
@@ -68,8 +96,8 @@ class Link(Protocol):
     def publisher(self, topic: str, kind: str, quality: Quality) -> Publisher:
         """Return a new publisher of a topic. Raises DeviceError."""
 
-    def close(self) -> None:
-        """Release the connection, which ends with its last user."""
+    def disconnect(self) -> None:
+        """End the connection."""
 
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # of glibc's malloc.h

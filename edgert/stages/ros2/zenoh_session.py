@@ -180,7 +180,7 @@ class ZenohSession(Link):
         import zenoh
 
         keep_freed_memory()
-        self.users, self._node, self._domain, self._endpoint = 0, node, domain, endpoint
+        self._node, self._domain, self._endpoint = node, domain, endpoint
         config = zenoh.Config()
         for key, value in (
             ("mode", "client"),
@@ -227,29 +227,14 @@ class ZenohSession(Link):
         text = token(self._domain, str(self._session.info.zid()), entity, role, self._node, topic, kind, quality)
         return self._session.liveliness().declare_token(text), hashlib.blake2b(text.encode(), digest_size=16).digest()
 
-    def close(self) -> None:
-        with _TURN:
-            self.users -= 1
-            if self.users:
-                return
-            for key in [key for key, one in _SESSIONS.items() if one is self]:
-                del _SESSIONS[key]
+    def disconnect(self) -> None:
         self._session.close()
-
-
-_SESSIONS: dict[tuple[str, str, int], ZenohSession] = {}
-_TURN = threading.Lock()
 
 
 def shared_session(pipeline: str, endpoint: str, domain: int, where: str) -> Link:
     """Return the session of a pipeline with a router, opened by the first stage that needs it. Raises DeviceError."""
-    node, key = f"edgert_{re.sub(r'[^A-Za-z0-9]+', '_', pipeline)}", (pipeline, endpoint, domain)
-    with _TURN:
-        session = _SESSIONS.get(key)
-        if session is None:
-            session = _SESSIONS[key] = ZenohSession(node, endpoint, domain, where)
-        session.users += 1
-        return session
+    node = f"edgert_{re.sub(r'[^A-Za-z0-9]+', '_', pipeline)}"
+    return Link.share((pipeline, endpoint, domain), lambda: ZenohSession(node, endpoint, domain, where))
 
 
 class _Subscription:

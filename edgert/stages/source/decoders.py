@@ -38,7 +38,7 @@ class DecoderChoice:
         """
         reason = "decode: cpu" if self.decode == "cpu" else self.refused or video.why_not_on(device)
         if not reason:
-            video.decode_on(device, None if self.decode == "gpu" else self.fall_back, self.record_failure)
+            video.decode_on(device, self)
         elif self.decode == "gpu":
             video.close()
             what = f"{video.target} cannot be decoded on the GPU"

@@ -10,7 +10,7 @@ import errno
 import logging
 import math
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from av.video.stream import VideoStream
 
     from edgert.memory.cuda import CudaDevice
+    from edgert.stages.source.decoders import DecoderChoice
     from edgert.stages.source.gst_decoder import GstDecoder
     from edgert.stages.source.nvdec import Nvdec
     from edgert.stages.source.packets import Tap
@@ -118,8 +119,7 @@ class Video(Device):
         self.target, self.where, self._watched = redact(target), where, watched
         self._counter, self._clock, self._live, self._timeout_s = counter, clock, live, timeout_s
         self._hardware: Nvdec | GstDecoder | None = None
-        self._on_refused: Callable[[str], None] | None = None
-        self._on_failed: Callable[[str, int], None] | None = None
+        self._choice: DecoderChoice | None = None
         self._requested = target, format, dict(options or {})
         self._open_first_stream()
         entries: Sequence[Any] = getattr(self._stream, "index_entries", ())  # older versions of PyAV do not show it
@@ -152,12 +152,12 @@ class Video(Device):
                     yield image if sender_ns is None else replace(image, sender_ns=sender_ns)
                 return
             except DecoderRefusedError as refused:
-                if self._on_refused is None or self._is_waiting():  # a silent camera is not the decoder's fault
-                    raise
-                self._on_refused(refused.why)
+                if self._choice is None or self._choice.decode == "gpu" or self._is_waiting():
+                    raise  # a silent camera is not the decoder's fault
+                self._choice.fall_back(refused.why)
             except DecoderFailedError as error:
-                if self._on_failed is not None:
-                    self._on_failed(error.why, self._clock.now_ns())
+                if self._choice is not None:
+                    self._choice.record_failure(error.why, self._clock.now_ns())
                 raise
             self._hardware.close()
             self._hardware = None
@@ -194,23 +194,18 @@ class Video(Device):
         is_turned = first is not None and first.rotation != 0
         return "its metadata asks for a rotation, which only the host does" if is_turned else ""
 
-    def decode_on(
-        self,
-        device: CudaDevice | None,
-        on_refused: Callable[[str], None] | None = None,
-        on_failed: Callable[[str, int], None] | None = None,
-    ) -> None:
+    def decode_on(self, device: CudaDevice | None, choice: DecoderChoice | None = None) -> None:
         """Decode in hardware from now on. Call :meth:`why_not_on` first.
 
-        ``on_refused`` gets the reason where the decoder gives no image; without it, :meth:`images` raises.
-        ``on_failed`` gets reason and time where it fails later.
+        Where the decoder gives no image, ``choice`` falls back on the processor, unless it wants the GPU; without it,
+        :meth:`images` raises. ``choice`` also records later failures.
 
         Raises DeviceError: the decoder cannot be created.
         """
         from edgert.stages.source.gst_decoder import GstDecoder, is_nvdec
         from edgert.stages.source.nvdec import FILE_BATCH, Nvdec
 
-        self._on_refused, self._on_failed = on_refused, on_failed
+        self._choice = choice
         stream, counter, clock, where = self._stream, self._counter, self._clock, self.where
         low_latency = self._live and not stream.codec_context.has_b_frames
         if device is not None and is_nvdec(stream, device):
@@ -223,9 +218,9 @@ class Video(Device):
                 stream, device, counter, clock, timeout_s=late_s, where=where, low_latency=low_latency
             )
         except DeviceError as error:
-            if on_refused is None:
+            if choice is None or choice.decode == "gpu":
                 raise
-            on_refused(error.why)
+            choice.fall_back(error.why)
 
     def count(self) -> int:
         """Count the images by reading every packet without decoding; the video is then at its end."""
