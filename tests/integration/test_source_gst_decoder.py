@@ -109,7 +109,7 @@ def test_a_decoder_that_fails_again_and_again_leaves_a_stream_to_the_processor(
     choice = DecoderChoice("stages.cam", "auto")
     for _ in range(3):
         video = Video(str(clip), Counter(), REAL, where="stages.cam", live=True)
-        choice.apply(video, None)
+        video.choose_decoder(choice, None)
         with pytest.raises(gst_decoder.DecoderFailedError):
             list(video.images())
         video.close()

@@ -1,17 +1,9 @@
 """Choice of a source's video decoder: the board's own, the GPU's, or FFmpeg on the processor."""
 
-from __future__ import annotations
-
 import logging
 from collections import deque
-from typing import TYPE_CHECKING
 
 from edgert.board.detect import is_jetson
-from edgert.stages.source.live import FinalError
-
-if TYPE_CHECKING:
-    from edgert.memory.cuda import CudaDevice
-    from edgert.stages.source.ffmpeg import Video
 
 log = logging.getLogger("edgert.source")
 
@@ -29,22 +21,7 @@ class DecoderChoice:
         self._where = where
         self._failed_ns: deque[int] = deque(maxlen=MOST_FAILURES)
         self.decode, self.refused, self._logged = decode, "", ""
-        self._is_jetson = is_jetson()
-
-    def apply(self, video: Video, device: CudaDevice | None) -> None:
-        """Choose the decoder of a video that was just opened.
-
-        Raises FinalError: ``decode: gpu``, and the GPU cannot decode it.
-        """
-        reason = "decode: cpu" if self.decode == "cpu" else self.refused or video.why_not_on(device)
-        if not reason:
-            video.decode_on(device, self)
-        elif self.decode == "gpu":
-            video.close()
-            what = f"{video.target} cannot be decoded on the GPU"
-            raise FinalError(what, why=reason, where=self._where, fix="decode: cpu")
-        if device is not None or self._is_jetson:
-            self.log_decoder(reason, video.decoder)
+        self.is_jetson = is_jetson()
 
     def fall_back(self, reason: str) -> None:
         """Decode on the processor from now on, because hardware refused the video or failed often."""

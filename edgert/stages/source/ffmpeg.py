@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from edgert.clock import Clock
 from edgert.errors import DeviceError, EdgertError, StageError
 from edgert.memory import Counter
+from edgert.stages.source.decoders import DecoderChoice
 from edgert.stages.source.frame_times import BestTimes, SenderClock, TimestampJoiner, usual_rate
 from edgert.stages.source.live import Device, FinalError, LoginError, redact
 from edgert.stages.source.planes import media_ns, to_image
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
     from av.video.stream import VideoStream
 
     from edgert.memory.cuda import CudaDevice
-    from edgert.stages.source.decoders import DecoderChoice
     from edgert.stages.source.gst_decoder import GstDecoder
     from edgert.stages.source.nvdec import Nvdec
     from edgert.stages.source.packets import Tap
@@ -193,6 +193,21 @@ class Video(Device):
         self._open_first_stream()
         is_turned = first is not None and first.rotation != 0
         return "its metadata asks for a rotation, which only the host does" if is_turned else ""
+
+    def choose_decoder(self, choice: DecoderChoice, device: CudaDevice | None) -> None:
+        """Decode in hardware from now on, if that is chosen and possible. Call it before :meth:`images`.
+
+        Raises FinalError: ``decode: gpu``, and the GPU cannot decode this video.
+        """
+        reason = "decode: cpu" if choice.decode == "cpu" else choice.refused or self.why_not_on(device)
+        if not reason:
+            self.decode_on(device, choice)
+        elif choice.decode == "gpu":
+            self.close()
+            what = f"{self.target} cannot be decoded on the GPU"
+            raise FinalError(what, why=reason, where=self.where, fix="decode: cpu")
+        if device is not None or choice.is_jetson:
+            choice.log_decoder(reason, self.decoder)
 
     def decode_on(self, device: CudaDevice | None, choice: DecoderChoice | None = None) -> None:
         """Decode in hardware from now on. Call :meth:`why_not_on` first.

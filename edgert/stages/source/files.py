@@ -87,7 +87,7 @@ class VideoFile(ImageSource):
         while True:
             video = self._video = self._video or self._open()
             video.tap = self.tap
-            self._choice.apply(video, self._device)
+            video.choose_decoder(self._choice, self._device)
             count, end_ns, period_ns = 0, 0, video.outline.period_ns
             for image in video.images():
                 count, end_ns = count + 1, max(end_ns, (image.media_ns or 0) + period_ns)

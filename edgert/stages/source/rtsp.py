@@ -131,7 +131,7 @@ def network_source(name: str, config: SourceStage, context: Context) -> LiveSour
     def connect(device: CudaDevice | None) -> Stream:
         stream = Stream(name, config, context.counter, clock)
         stream.tap = tap
-        choice.apply(stream, device)
+        stream.choose_decoder(choice, device)
         return stream
 
     def why_not(device: CudaDevice) -> str:
