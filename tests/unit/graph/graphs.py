@@ -63,6 +63,14 @@ def applied(step: Pass, model: Model) -> tuple[Model, tuple[Change, ...]]:
     return (write(graph, model, typed=True) if changes else model), changes
 
 
+def becomes(step: Pass, model: Model, left: list[str]) -> tuple[Model, tuple[Change, ...]]:
+    """The model after one pass, which leaves these operators and computes the same."""
+    made, changes = applied(step, model)
+    assert ops(made) == left
+    assert_same(model, made)
+    return made, changes
+
+
 def run(model: Model, seed: int = 1) -> list[Any]:
     """The outputs for random inputs, as the ONNX reference evaluator computes them."""
     rng = np.random.default_rng(seed)
