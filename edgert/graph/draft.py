@@ -255,10 +255,8 @@ class Chain:
         return self.then(op, shape, self.store(np.array(value), op.lower()))
 
     def clip(self, low: float, high: float) -> Chain:
-        """Append a Clip; its ends are attributes before opset 11 (https://onnx.ai/onnx/operators/onnx__Clip.html)."""
+        """Append a Clip between two numbers."""
         shape = self._draft.shape(self.current) or ()
-        if self._draft.graph.opset < 11:
-            return self.then("Clip", shape, min=float(low), max=float(high))
         return self.then("Clip", shape, self.store(np.array(low), "min"), self.store(np.array(high), "max"))
 
     def conv(

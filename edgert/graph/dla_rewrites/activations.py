@@ -11,7 +11,7 @@ import math
 import numpy as np
 
 from dla import LIMITS
-from edgert.graph.dla_rewrites.resizing import MIN_OPSET, append_nearest
+from edgert.graph.dla_rewrites.resizing import append_nearest
 from edgert.graph.draft import FLOATS, Chain, Draft, rewrite
 from edgert.graph.ir import Node
 from edgert.graph.operators import clip_bounds
@@ -97,7 +97,7 @@ CLIP = rewrite(
 
 
 def _enlarge_operand(draft: Draft, node: Node) -> None:
-    if draft.graph.opset < MIN_OPSET or len(node.inputs) != 2:
+    if len(node.inputs) != 2:
         return
     images = [draft.image(name) for name in node.inputs]
     for position in (0, 1):

@@ -62,7 +62,7 @@ def fit(graph: Graph, names: Iterable[str] | None = None) -> Result:
     their names, types and shapes. Equal graphs give equal results, names of new tensors included.
 
     Args:
-        graph: graph with static shapes; nodes of unknown shape stay.
+        graph: graph of opset 17 or newer with static shapes; nodes of unknown shape stay.
         names: names of the rewrites to use; None for all of :data:`REWRITES`. The order is always that of the table.
 
     Returns:

@@ -75,7 +75,7 @@ def _pads_alike(draft: Draft, node: Node, pad: Node, window: Window) -> bool:
 def _pad_value(draft: Draft, pad: Node) -> float | None:
     """Return the value with which a Pad fills; None where it is computed."""
     if len(pad.inputs) < 3 or not pad.inputs[2]:
-        return float(pad.attributes.get("value", 0.0))
+        return 0.0
     stored = draft.value(pad.inputs[2])
     return None if stored is None else float(stored.reshape(-1)[0]) if np.size(stored) else 0.0
 

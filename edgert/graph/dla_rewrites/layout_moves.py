@@ -108,8 +108,6 @@ class Tracer:
 _ELEMENTWISE = POINTWISE - {"PRelu"}  # its slopes have a shape
 _PAIRED = ("Add", "Div", "Mul", "Sub")
 _LAYOUT_CHANGES = RESHAPES | {"Transpose"}
-_SOFTMAX_BY_AXIS = 13
-"""First opset whose Softmax is over one axis only: https://onnx.ai/onnx/operators/onnx__Softmax.html."""
 
 
 def _swap_elementwise(draft: Draft, node: Node) -> None:
@@ -138,12 +136,10 @@ def _swap_softmax(draft: Draft, node: Node) -> None:
     shape = draft.shape(node.inputs[0])
     if view is None or shape is None:
         return
-    by_axis = draft.graph.opset >= _SOFTMAX_BY_AXIS
-    axis = node.attributes.get("axis", -1 if by_axis else 1) % len(shape)
+    axis = node.attributes.get("axis", -1) % len(shape)
     if view.op == "Transpose":
-        if by_axis:
-            axis = list(view.attributes["perm"])[axis] if "perm" in view.attributes else len(shape) - 1 - axis
-            _swap_view(draft, view, node, (view.inputs[0],), {**node.attributes, "axis": axis})
+        axis = list(view.attributes["perm"])[axis] if "perm" in view.attributes else len(shape) - 1 - axis
+        _swap_view(draft, view, node, (view.inputs[0],), {**node.attributes, "axis": axis})
     elif axis == 1 and len(shape) == 2 and _channels_kept(draft, view) is not None:
         _swap_view(draft, view, node, (view.inputs[0],), {**node.attributes, "axis": 1})
 

@@ -22,9 +22,6 @@ from edgert.graph.draft import FLOATS, Chain, Draft, rewrite
 from edgert.graph.ir import Graph, Node, Pass, Result
 from edgert.graph.model import Array
 
-_SLICE_WITH_INPUTS = 10
-"""First opset whose Slice takes its ranges as inputs: https://onnx.ai/onnx/operators/onnx__Slice.html."""
-
 
 def _split(draft: Draft, node: Node) -> None:
     shapes = [draft.shape(name) for name in node.outputs]
@@ -45,9 +42,6 @@ def _split(draft: Draft, node: Node) -> None:
 def slice_node(draft: Draft, node: Node, source: str, target: str, axis: int, start: int, end: int) -> Node:
     """Return a Slice, named after ``node``, of elements ``start`` up to ``end`` along an axis."""
     label = draft.label(f"{node.name}/Slice")
-    if draft.graph.opset < _SLICE_WITH_INPUTS:
-        given = {"axes": [axis], "starts": [start], "ends": [end]}
-        return Node("Slice", (source,), (target,), given, label)
     numbers = ((start, "start"), (end, "end"), (axis, "axis"))
     stored = [draft.add_constant(np.array([number], np.int64), f"{label}_{what}") for number, what in numbers]
     return Node("Slice", (source, *stored), (target,), {}, label)

@@ -8,7 +8,6 @@ https://docs.nvidia.com/deeplearning/tensorrt/latest/inference-library/dla-layer
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +17,7 @@ from edgert import limits
 from edgert.graph.dla_rewrites.pooling import factors
 from edgert.graph.draft import Chain, Draft, rewrite
 from edgert.graph.ir import Node
+from edgert.graph.operators import attribute_text
 
 Positions = npt.NDArray[np.float64]
 """Sample positions of output pixels along one axis of the input (https://onnx.ai/onnx/operators/onnx__Resize.html)."""
@@ -28,7 +28,6 @@ _POSITIONS: Mapping[str, Callable[[Positions, int, int, float], Positions]] = {
     "pytorch_half_pixel": lambda at, size, target, scale: (at + 0.5) / scale - 0.5 if target > 1 else np.zeros(1),
     "asymmetric": lambda at, size, target, scale: at / scale,
     "align_corners": lambda at, size, target, scale: at * ((size - 1) / (target - 1)) if target > 1 else np.zeros(1),
-    "tf_half_pixel_for_nn": lambda at, size, target, scale: (at + 0.5) / scale,
 }
 """Functions of output pixels, input size, output size and scale that return sample positions, by transformation."""
 _ROUNDINGS: Mapping[str, Callable[[Positions], Positions]] = {
@@ -39,19 +38,19 @@ _ROUNDINGS: Mapping[str, Callable[[Positions], Positions]] = {
 }
 
 
-def modes(given: Mapping[str, Any]) -> tuple[str, str, str]:
+def modes(node: Node) -> tuple[str, str, str]:
     """Return (mode, coordinate transformation, rounding) of a Resize node."""
-    defaults = (("mode", b"nearest"), ("coordinate_transformation_mode", b"half_pixel"),
-                ("nearest_mode", b"round_prefer_floor"))  # fmt: skip
-    mode, transformation, rounding = (given.get(name, default).decode("utf-8", "replace") for name, default in defaults)
+    names = (
+        ("mode", "nearest"),
+        ("coordinate_transformation_mode", "half_pixel"),
+        ("nearest_mode", "round_prefer_floor"),
+    )
+    mode, transformation, rounding = (attribute_text(node, *name) for name in names)
     return mode, transformation, rounding
 
 
 MAX_NEAREST, MAX_POOL_STRIDE = LIMITS["resize.nearest"].high, LIMITS["pool.stride"].high
 """Largest factor of one nearest resize, and of a pooling that skips pixels."""
-MIN_OPSET = 11
-"""First opset whose Resize defines its sample positions."""
-_ROI_OPTIONAL = 13
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +80,7 @@ class _Axis:
 
 def _resize(draft: Draft, node: Node) -> None:
     shape, ends = draft.image(node.inputs[0]), draft.image(node.outputs[0])
-    if draft.graph.opset < MIN_OPSET or shape is None or ends is None or shape[:2] != ends[:2]:
+    if shape is None or ends is None or shape[:2] != ends[:2]:
         return
     if not all(1 <= size <= limits.RESIZED_SIDE for size in (*shape[2:], *ends[2:])):
         return
@@ -91,7 +90,7 @@ def _resize(draft: Draft, node: Node) -> None:
     axes = _axes(draft, node, (shape[2], shape[3]), (ends[2], ends[3]))
     if axes is None:
         return
-    mode, transformation, rounding = modes(node.attributes)
+    mode, transformation, rounding = modes(node)
     if mode == "nearest" or all(axis.size == 1 for axis in axes):
         _nearest(draft, node, axes, rounding if mode == "nearest" else "floor")
     elif mode == "linear":
@@ -100,7 +99,7 @@ def _resize(draft: Draft, node: Node) -> None:
 
 def _axes(draft: Draft, node: Node, size: tuple[int, int], target: tuple[int, int]) -> tuple[_Axis, _Axis] | None:
     scales = _scales(draft, node)
-    mode = modes(node.attributes)[1]
+    mode = modes(node)[1]
     if mode not in _POSITIONS:
         return None
     found = []
@@ -146,7 +145,7 @@ def append_nearest(draft: Draft, chain: Chain, by: tuple[int, int]) -> int:
     height, width = shape[2:]
     for row, column in zip(rows, columns, strict=True):
         height, width = height * row, width * column
-        chain.then("Resize", (*shape[:2], height, width), *_resize_operands(draft, chain, row, column), **_NEAREST)
+        chain.then("Resize", (*shape[:2], height, width), *_resize_operands(chain, row, column), **_NEAREST)
     return count
 
 
@@ -154,7 +153,7 @@ _NEAREST = {"mode": b"nearest", "coordinate_transformation_mode": b"asymmetric",
 
 
 def _is_supported_nearest(draft: Draft, node: Node) -> bool:
-    mode, transformation, rounding = modes(node.attributes)
+    mode, transformation, rounding = modes(node)
     allowed = (("asymmetric", "floor"), ("half_pixel", "round_prefer_floor"), ("half_pixel", "round_prefer_ceil"))
     return mode == "nearest" and (transformation, rounding) in allowed and _scales(draft, node) is not None
 
@@ -170,10 +169,9 @@ def _split_factor(factor: int) -> list[int]:
     return []
 
 
-def _resize_operands(draft: Draft, chain: Chain, rows: float, columns: float) -> tuple[str, str]:
-    """Return the inputs roi (left out or empty) and scales of a Resize; both are float32 for tensors of any type."""
-    roi = "" if draft.graph.opset >= _ROI_OPTIONAL else chain.store_exact(np.zeros(0, np.float32), "roi")
-    return roi, chain.store_exact(np.array([1, 1, rows, columns], np.float32), "scales")
+def _resize_operands(chain: Chain, rows: float, columns: float) -> tuple[str, str]:
+    """Return the inputs of a Resize: no region, and scales, which are float32 for tensors of any type."""
+    return "", chain.store_exact(np.array([1, 1, rows, columns], np.float32), "scales")
 
 
 def _skip_pixels(draft: Draft, node: Node, axes: tuple[_Axis, _Axis]) -> None:
@@ -198,7 +196,7 @@ def _linear(draft: Draft, node: Node, axes: tuple[_Axis, _Axis], transformation:
         return
     chain = Chain(draft, node)
     given = {"mode": b"linear", "coordinate_transformation_mode": b"half_pixel"}
-    chain.then("Resize", ends, *_resize_operands(draft, chain, axes[0].factor, axes[1].factor), **given)
+    chain.then("Resize", ends, *_resize_operands(chain, axes[0].factor, axes[1].factor), **given)
     chain.end(f"linear by {axes[0].factor}x{axes[1].factor}, half_pixel")
 
 

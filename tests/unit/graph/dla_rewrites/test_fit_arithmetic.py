@@ -13,9 +13,9 @@ ROUNDING = 1e-6
 SHAPE = [1, 4, 5, 6]
 
 
-def single(op: str, stored: dict[str, Any] | None = None, opset: int = 17, **given: Any) -> Model:
+def single(op: str, stored: dict[str, Any] | None = None, **given: Any) -> Model:
     operands = [*(stored or {})]
-    return make([node(op, ["x", *operands], ["y"], op, **given)], {"x": SHAPE}, {"y": SHAPE}, stored, opset=opset)
+    return make([node(op, ["x", *operands], ["y"], op, **given)], {"x": SHAPE}, {"y": SHAPE}, stored)
 
 
 def test_hard_swish() -> None:
@@ -54,11 +54,6 @@ def test_a_clip_with_one_end(ends: list[str], expected: list[str]) -> None:
     stored = {"low": np.float32(0), "one": np.float32(1)}
     model = make([node("Clip", ["x", *ends], ["y"])], {"x": SHAPE}, {"y": SHAPE}, stored)
     assert fitted(model, "clip", error=ROUNDING).ops == expected
-
-
-def test_an_old_clip_has_its_ends_as_attributes() -> None:
-    found = fitted(single("Clip", opset=9, min=-1.0, max=1.0), "clip", error=ROUNDING)
-    assert found.attributes("Clip") == [{"min": 0.0, "max": 2.0}]
 
 
 def test_clips_that_a_dla_takes_stay() -> None:

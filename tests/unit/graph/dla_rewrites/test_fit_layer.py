@@ -72,14 +72,6 @@ def test_linear_by_whole_numbers() -> None:
     stays(resize([4, 5], [8, 15], mode="cubic"), "resize")
 
 
-def test_an_old_resize_has_an_empty_region() -> None:
-    stored = {"r": np.zeros(0, np.float32), "k": np.array([1, 1, 2, 2], np.float32)}
-    given = {"mode": "nearest", "coordinate_transformation_mode": "tf_half_pixel_for_nn", "nearest_mode": "floor"}
-    model = make([node("Resize", ["x", "r", "k"], ["y"], **given)], {"x": [1, 2, 4, 5]}, {"y": None}, stored, opset=11)
-    found = fitted(model, "resize")
-    assert found.graph.constants[found.graph.nodes[0].inputs[1]].shape == (0,)
-
-
 @pytest.mark.parametrize("coordinates", ["half_pixel", "pytorch_half_pixel"])
 def test_linear_by_one_half_is_a_mean(coordinates: str) -> None:
     model = resize([8, 6], [4, 3], "scales", mode="linear", coordinate_transformation_mode=coordinates)

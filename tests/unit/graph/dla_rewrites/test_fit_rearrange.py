@@ -236,5 +236,3 @@ def test_split_becomes_slices() -> None:
     assert fitted(model, "split").ops == ["Slice"] * 3
     even = make([node("Split", ["x"], ["p", "q"], axis=-1)], {"x": [1, 8, 5, 6]}, {"p": None, "q": None}, opset=12)
     assert fitted(even, "split").ops == ["Slice"] * 2
-    old = make([node("Split", ["x"], ["p", "q"], axis=1)], {"x": [1, 8, 5, 6]}, {"p": None, "q": None}, opset=9)
-    assert fitted(old, "split").attributes("Slice")[1] == {"axes": [1], "starts": [4], "ends": [8]}
