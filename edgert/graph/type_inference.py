@@ -6,7 +6,7 @@ standard, inference uses a standard node of the same output shape.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any
@@ -107,52 +107,16 @@ def _port_at(ports: tuple[Port, ...], position: int, repeats: bool) -> Port | No
 
 
 def dtypes(graph: Graph) -> dict[str, str]:
-    """Return known element types by tensor name: those recorded, and those that operators imply."""
-    found = {name: spec.dtype for name, spec in graph.specs.items()}
-    found |= {spec.name: spec.dtype for spec in (*graph.inputs, *graph.outputs)}
+    """Return known element types by tensor name: those recorded, and those that can be inferred."""
+    specs = {**infer_specs(graph), **graph.specs, **{spec.name: spec for spec in (*graph.inputs, *graph.outputs)}}
+    found = {name: spec.dtype for name, spec in specs.items()}
     found |= {name: array.dtype.name for name, array in graph.constants.items()}
-    found = {name: dtype for name, dtype in found.items() if dtype != "unknown"}
-    for node in graph.nodes:
-        for position, name in enumerate(node.outputs):
-            if name and name not in found:
-                dtype = _output_dtype(graph, node, position, found)
-                if dtype:
-                    found[name] = dtype
-    return found
+    return {name: dtype for name, dtype in found.items() if dtype != "unknown"}
 
 
 def cast_node(source: str, target: str, dtype: str, name: str) -> Node:
     """Return a Cast of ``source`` to ``dtype`` by NumPy's name, ``"float16"``, that computes ``target``."""
     return Node("Cast", (source,), (target,), {"to": messages.element_type(dtype)}, name)
-
-
-def _output_dtype(graph: Graph, node: Node, position: int, known: Mapping[str, str]) -> str:
-    """Return the element type of an output; empty where it does not follow from known types."""
-    given = _attribute_dtype(node, known)
-    if given:
-        return given
-    found = signature(node.op, graph.opset, node.domain)
-    port = found.output(position) if found else None
-    if found is None or port is None:
-        return ""
-    if len(port.dtypes) == 1:
-        return next(iter(port.dtypes))
-    ports = ((found.input(at), name) for at, name in enumerate(node.inputs) if name in known)
-    return next((known[name] for taken, name in ports if taken and taken.variable == port.variable), "")
-
-
-def _attribute_dtype(node: Node, known: Mapping[str, str]) -> str:
-    """Return the element type that an attribute or a default gives a node's output; empty where neither does."""
-    for attribute in ("to", "dtype", "output_dtype"):
-        if node.attributes.get(attribute):
-            return messages.dtype_name(node.attributes[attribute])
-    if node.op == "QuantizeLinear" and len(node.inputs) < 3:
-        return "uint8"
-    if node.op == "DequantizeLinear":
-        return known.get(node.inputs[1], "")
-    if node.op in ("Constant", "ConstantOfShape") and "value" in node.attributes:
-        return messages.dtype_name(node.attributes["value"].data_type)
-    return "float32" if node.op == "ConstantOfShape" else ""
 
 
 def has_custom_operators(proto: onnx.ModelProto) -> bool:
