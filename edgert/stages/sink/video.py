@@ -12,11 +12,11 @@ from edgert.stages.sink.encoder_choice import EncodeMode, EncoderChoice
 from edgert.stages.sink.muxed_file import FORMATS, MuxedFile
 from edgert.stages.sink.output_file import DISK, Files
 from edgert.stages.sink.retention import REPLACED, Rules, has_field
-from edgert.stages.source.packets import Sample
+from edgert.stages.source.packets import Format, Sample
 
 
 class VideoSink:
-    """Sink that writes video files. Folders are created; a file is created with its first packet.
+    """Sink that writes video files. Folders are created; a file is created with its first frame.
 
     Frames are shown at their ``media_ns``, so video of a variable rate, or with dropped frames, plays at the right
     speed. Video has even sizes: an odd last row or column is left out. A file stays playable when the process is
@@ -81,6 +81,7 @@ class VideoSink:
         file = self._files.get(stream)
         if file is not None and file.is_full() and (failure := self._end(stream)) is not None:
             raise failure
+        self._file_for(stream, None)
         self._write(stream, self._videos.encode(result))
 
     def close(self) -> None:
@@ -94,21 +95,25 @@ class VideoSink:
     def _write(self, stream: str, samples: Iterable[Sample]) -> None:
         """Write packets; begin another file where another video begins."""
         for sample in samples:
-            file = self._files.get(stream)
-            if file is not None and file.format is not sample.format:
-                del self._files[stream]
-                if (failure := file.close()) is not None:
-                    raise failure
-                file = None
+            file = self._file_for(stream, sample.format)
             try:
-                if file is None:
-                    file = self._files[stream] = MuxedFile(self._all, stream, self._where)
                 file.add(sample)
             except StageError:
                 self._videos.drop(stream)
                 raise
             if file.output.is_dirty:
                 DISK.sync_soon()
+
+    def _file_for(self, stream: str, format: Format | None) -> MuxedFile:
+        """Return the open file of a stream; begin another where there is none, or its packets have another format."""
+        file = self._files.get(stream)
+        if file is not None and format is not None and file.format not in (None, format):
+            del self._files[stream]
+            if (failure := file.close()) is not None:
+                raise failure
+        if stream not in self._files:
+            self._files[stream] = MuxedFile(self._all, stream, self._where)
+        return self._files[stream]
 
     def _end(self, stream: str) -> EdgertError | None:
         """Write what is inside the encoder, and finish the file; return the first error."""

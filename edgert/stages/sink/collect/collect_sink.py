@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import logging
-import queue
 import threading
 import time
 from collections.abc import Mapping
-from contextlib import suppress
+from concurrent.futures import TimeoutError as NotInTime
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -21,6 +21,7 @@ from edgert.config.flow import Where, sources_of, upstream
 from edgert.errors import ConfigError, cause, nearest
 from edgert.runtime.frame import U8
 from edgert.runtime.records import Detections, Result
+from edgert.runtime.worker import Worker
 from edgert.stages.context import Context, SimpleStage
 from edgert.stages.sink import output_file, retention
 from edgert.stages.sink.collect.chooser import Chooser
@@ -34,10 +35,6 @@ _MAX_QUEUED = 4
 """Maximum number of images that wait to be written; behind a camera, further ones are left out."""
 _QUALITY = [cv2.IMWRITE_JPEG_QUALITY, 95]
 _TRIM_S, _REMIND_S, _CLOSE_S = 60.0, 300.0, 1.5
-
-
-_Kept = tuple[U8, Sample, Detections]
-"""A copy of a frame's pixels to write, with its description and its detections."""
 
 
 class Bounds(Section):
@@ -126,9 +123,9 @@ class CollectSink(SimpleStage):
         self._folder = DatasetFolder(config.path, config.format, self._where, **config.keep.model_dump())
         self._clock, self._is_again = context.clock, context.starts_over
         self._waits = context.is_waited_for
-        self._waiting: queue.Queue[_Kept | None] = queue.Queue(_MAX_QUEUED)
-        self._thread: threading.Thread | None = None
-        self._is_down, self._reminded = False, -_REMIND_S
+        self._room = threading.BoundedSemaphore(_MAX_QUEUED)
+        self._worker: Worker | None = None
+        self._is_down, self._reminded, self._trimmed = False, -_REMIND_S, time.monotonic()
 
     def open(self) -> None:
         """Open the dataset. Raises StageError where it cannot be written, or another process writes it."""
@@ -136,13 +133,14 @@ class CollectSink(SimpleStage):
             self._folder.open()
         except OSError as error:
             raise output_file.cannot_write(self._folder.path, error, self._where) from error
-        self._thread = threading.Thread(target=self._run, name=f"edgert:{self._where}", daemon=True)
-        self._thread.start()
+        self._worker = Worker(f"edgert:{self._where}")
+        self._worker.start()
 
     def process(self, result: Result) -> None:
         """Copy the frame for the writer if it is worth a label."""
         reasons = self._chooser.reasons(result, round(1e9 * self.every))
         if not reasons:
+            self._trim()
             return
         frame = result.frame
         time_ns = time_of_day_ns(frame.timestamp_ns, self._clock)
@@ -156,21 +154,22 @@ class CollectSink(SimpleStage):
             "size": (frame.width, frame.height),
             "objects": [],
         }
-        if not self._waits and self._waiting.full():
+        if not self._room.acquire(blocking=self._waits):
             self._leave_out("the disk is too slow")
             return
-        self._waiting.put((frame.to_bgr(), sample, result.detections))
+        assert self._worker is not None, "open() comes first"
+        self._worker.submit(partial(self._write, frame.to_bgr(), sample, result.detections))
 
     def close(self) -> None:
         """Write the queued images, and close the dataset. A slow disk may leave images out."""
-        thread, self._thread = self._thread, None
-        if thread is None:
+        worker, self._worker = self._worker, None
+        if worker is None:
             return
-        until = time.monotonic() + _CLOSE_S
-        with suppress(queue.Full):
-            self._waiting.put(None, timeout=_CLOSE_S)
-        thread.join(max(until - time.monotonic(), 0.0))
-        if thread.is_alive():
+        closed = worker.submit(self._folder.close)
+        worker.stop()
+        try:
+            closed.result(_CLOSE_S)
+        except NotInTime:
             log.warning("%s: %s does not answer; queued images are left out", self._where, self._folder.path)
         if self.left_out:
             log.warning("%s: %d frames worth a label were left out", self._where, self.left_out)
@@ -184,42 +183,27 @@ class CollectSink(SimpleStage):
         stamp = rfc3339(time_ns)[:23].translate({ord(one): None for one in "-:."})
         return retention.safe_name(f"{frame.stream}-{stamp}-{frame.index}.jpg")
 
-    def _run(self) -> None:
-        try:
-            while True:
-                try:
-                    kept = self._waiting.get(timeout=_TRIM_S)
-                except queue.Empty:
-                    self._try(None)
-                    continue
-                if kept is None:
-                    return
-                self._try(kept)
-                self._waiting.task_done()
-        finally:
-            self._folder.close()
+    def _trim(self) -> None:
+        """Remove images that became too old, once a minute."""
+        if self._worker is not None and time.monotonic() - self._trimmed > _TRIM_S:
+            self._trimmed = time.monotonic()
+            self._worker.submit(partial(self._folder.remove_excess, time.time()))
 
-    def _try(self, kept: _Kept | None) -> None:
-        """Write an image that the dataset lacks, or only remove old ones; log any error.
-
-        Without this thread :meth:`process` would wait for ever.
-        """
+    def _write(self, image: U8, sample: Sample, found: Detections) -> None:
+        """Write an image that the dataset lacks; log any error. Called in the worker's thread."""
         try:
-            if kept is None:
-                self._folder.remove_excess(time.time())
-                return
-            image, sample, found = kept
-            if self._folder.has(sample["image"]):
-                return
-            _, data = cv2.imencode(".jpg", image, _QUALITY)
-            self._folder.add(data.data, sample, found)
-        except Exception as error:  # noqa: BLE001 - a damaged label, or a bug, is no reason to end the thread
+            if not self._folder.has(sample["image"]):
+                _, data = cv2.imencode(".jpg", image, _QUALITY)
+                self._folder.add(data.data, sample, found)
+        except Exception as error:  # noqa: BLE001 - nobody reads the future of this work
             self._is_down = True
             self._leave_out(cause(error) or type(error).__name__)
-            return
-        if self._is_down:
-            log.info("%s: images are written to %s again", self._where, self._folder.path)
+        else:
+            if self._is_down:
+                log.info("%s: images are written to %s again", self._where, self._folder.path)
             self._is_down = False
+        finally:
+            self._room.release()
 
     def _leave_out(self, why: str) -> None:
         """Count an image that is left out; log it, at most every five minutes."""

@@ -6,6 +6,7 @@ import logging
 import queue
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Annotated, Any, ClassVar
 
 from pydantic import Field, model_validator
@@ -43,7 +44,7 @@ _CHANGING_S = 5.0
 """Longest time between the replacement of a stage and the journal's entry with the new pipeline."""
 FORMAT = 1
 """Version of the content of edgert's own messages."""
-_ROTATE = kinds.Rotate.model_validate({"every": "10m"})
+_ROTATE_S = 600.0
 _PARTS = 6
 """Finished files that hold the ring's seconds; one more is being written."""
 
@@ -128,8 +129,9 @@ class McapSink:
         self._journal = context.journal or Journal()  # the assembly always gives one to this kind
         self._about, self._stats, self._sources = context.about, context.stats, dict(context.sources)
         self._waits = not any(source.live for source in self._sources.values())  # nothing may be lost
-        own = config if config.rotate is not None else config.model_copy(update={"rotate": _ROTATE})
-        self._files, self._last = Files(config.path, own.rules(context), self._where), None
+        rules = config.rules(context)
+        rules = rules if config.rotate is not None else replace(rules, rotate_s=_ROTATE_S)
+        self._files, self._last = Files(config.path, rules, self._where), None
         if config.keep is not None and (keep_s := config.keep.last) is not None:
             rules = Rules(keeps=True, endless=True, rotate_s=keep_s / _PARTS, keep_s=keep_s)
             ring = Files(fixed_folder(config.path) / f"{name}-ring/{{date}}-{{time}}.mcap", rules, self._where)

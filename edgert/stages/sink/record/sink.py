@@ -33,7 +33,7 @@ from edgert.stages.zones.rules import Event, Events
 from edgert.stages.zones.section import check_rules
 
 _PERIOD_S = 0.25  # with fragments of half a second, a power cut costs less than a second
-_ROTATE = kinds.Rotate.model_validate({"every": "10m"})
+_ROTATE_S = 600.0
 _FIX = "annotated: only encodes what results show; or use sink: video"
 
 
@@ -157,9 +157,11 @@ class RecordSink:
         self._writing = StepThread(_PERIOD_S)
         self._events: queue.SimpleQueue[tuple[Event, str, int, int]] = queue.SimpleQueue()
         self._passed: dict[str, tuple[int, int]] = {}
-        own = config if config.clips or config.rotate else config.model_copy(update={"rotate": _ROTATE})
-        path, rules = config.path, own.rules(context)
-        rules = rules if config.clips is None else replace(rules, endless=False)  # clips end
+        path, rules = config.path, config.rules(context)
+        if config.clips is not None:
+            rules = replace(rules, endless=False)  # clips end
+        elif config.rotate is None:
+            rules = replace(rules, rotate_s=_ROTATE_S)
         self._files = Files(path, rules, self._where)
         self._annotated_files = Files(path.with_name(f"{path.stem}-annotated{path.suffix}"), rules, self._where)
         self._inboxes = self._listen()  # at once, because a source may begin before this stage is opened

@@ -65,6 +65,12 @@ def truth(path: Path, task: Any = DETECT) -> GroundTruthBoxes:
     return read.ground_truth
 
 
+def settle(sink: CollectSink) -> None:
+    """Wait until what came so far is written."""
+    assert sink._worker is not None
+    sink._worker.submit(lambda: None).result(10)
+
+
 def images(folder: Path) -> list[str]:
     return sorted(path.name for path in (folder / "images").iterdir())
 
@@ -292,7 +298,7 @@ def test_a_full_disk_is_an_event_and_the_run_goes_on(
         for n in range(6):
             is_full[0] = 1 <= n <= 4
             sink.process(result(n))
-            sink._waiting.join()
+            settle(sink)
         sink.close()
     assert len(images(tmp_path)) == 2 and sink.left_out == 4 and len(truth(tmp_path).images) == 2
     logged = [one.message for one in caplog.records]
@@ -321,7 +327,7 @@ def test_a_folder_that_is_moved_away_is_begun_again(tmp_path: Path) -> None:
     sink = sink_of(tmp_path / "set", format="coco")
     sink.open()
     sink.process(result(1))
-    sink._waiting.join()
+    settle(sink)
     shutil.move(tmp_path / "set", tmp_path / "labeled")
     sink.process(result(2))
     sink.close()
