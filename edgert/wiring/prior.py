@@ -11,7 +11,7 @@ from edgert.graph.metadata import literal
 from edgert.stages.decode.decoder import Shapes, is_rows_of_six
 from edgert.stages.decode.guess import MOST_QUERIES, Guess
 from edgert.wiring.exporter_metadata import DeclaredSettings
-from edgert.wiring.families import FAMILIES, PLACEMENT_FAMILIES, Family
+from edgert.wiring.known import FAMILIES, PLACEMENT_FAMILIES, Family
 from edgert.wiring.settings import GROUPS, Setting, differs, has_crossed_means
 
 FILE, FAMILY, USUAL = 5.0, 3.0, 1.0

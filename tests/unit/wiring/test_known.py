@@ -11,8 +11,7 @@ from edgert import models
 from edgert.cli import app
 from edgert.config import ModelConfig
 from edgert.errors import ConfigError
-from edgert.wiring.families import FAMILIES
-from edgert.wiring.known import Measured, measurements
+from edgert.wiring.known import FAMILIES, Measured, measurements
 
 
 @pytest.mark.parametrize("known", models(), ids=lambda known: known.family.name)

@@ -16,8 +16,8 @@ from edgert.errors import ConfigError, ModelError
 from edgert.graph import load
 from edgert.stages.decode.kinds import labels_of
 from edgert.wiring.exporter_metadata import DeclaredSettings as Declared, declared_settings
-from edgert.wiring.families import FAMILIES
 from edgert.wiring.inferred import infer
+from edgert.wiring.known import FAMILIES
 from edgert.wiring.prior import FAMILY, FILE, USUAL, declared_options, declared_task, named_family, prior_of
 from edgert.wiring.settings import IMAGENET_MEAN, IMAGENET_STD, Setting, differs
 from edgert.wiring.starter import starter
