@@ -14,6 +14,7 @@ import cv2
 import numpy as np
 import numpy.typing as npt
 
+from edgert.evaluation.score import overlaps
 from edgert.runtime import Classification, Detections, Embedding, OutputImage, Record, Segmentation, Text
 from edgert.runtime.frame import U8
 from edgert.stages.decode.decoder import Array
@@ -215,7 +216,7 @@ def _agreement(first: _Boxes, second: _Boxes) -> float:
     """Match boxes of one class from the best score down; return the sum of IoU times the mean weight of each pair."""
     if not len(first[1]) or not len(second[1]):
         return 0.0
-    overlap = _iou(first[0], second[0]) * (first[2][:, None] == second[2])
+    overlap = overlaps(first[0], second[0]) * (first[2][:, None] == second[2])
     total = 0.0
     for row in np.argsort(-first[1], kind="stable").tolist():
         column = int(overlap[row].argmax())
@@ -223,16 +224,6 @@ def _agreement(first: _Boxes, second: _Boxes) -> float:
             total += shared * float(np.sqrt(first[1][row] * second[1][column]))
             overlap[:, column] = 0
     return total
-
-
-def _iou(first: F32, second: F32) -> F32:
-    low = np.maximum(first[:, None, :2], second[None, :, :2])
-    high = np.minimum(first[:, None, 2:], second[None, :, 2:])
-    shared = np.clip(high - low, 0, None).prod(axis=2)
-    areas = [np.clip(boxes[:, 2:] - boxes[:, :2], 0, None).prod(axis=1) for boxes in (first, second)]
-    union = areas[0][:, None] + areas[1] - shared
-    overlap: F32 = (shared / np.maximum(union, 1e-6)).astype(np.float32)
-    return overlap
 
 
 def _distributions(*records: Record) -> list[F32]:
