@@ -11,7 +11,7 @@ from itertools import count, pairwise
 from edgert.policy import Dispatcher, Reads, ReorderBuffer
 from edgert.runtime.graph import connect
 from edgert.runtime.records import Result, ticket_of, with_ticket
-from edgert.runtime.stage import Stage
+from edgert.runtime.stage import SimpleStage, Stage
 from edgert.runtime.task import Execution, Task, Wiring
 
 
@@ -22,7 +22,7 @@ class ModelLevel:
     level: int = 0
 
 
-class Dispatch:
+class Dispatch(SimpleStage):
     """Stage in front of branches. It passes every result on; its task asks :meth:`branch` where each one goes.
 
     Args:
@@ -45,25 +45,16 @@ class Dispatch:
     def every(self, every: int) -> None:
         self.dispatcher.every = every
 
-    def open(self) -> None:
-        """Do nothing."""
-
     def process(self, result: Result) -> Result:
         """Return the result with a ticket, as frame numbers are not unique: a frame may have several results."""
         return with_ticket(result, next(self._tickets))
 
-    def close(self) -> None:
-        """Do nothing."""
 
-
-class Reorder:
+class Reorder(SimpleStage):
     """Stage behind branches that restores the order of results. Each waits for those that were dispatched before it."""
 
     def __init__(self, dispatcher: Dispatcher) -> None:
         self._buffer: ReorderBuffer[Result] = ReorderBuffer(dispatcher)
-
-    def open(self) -> None:
-        """Do nothing."""
 
     def process(self, result: Result) -> Iterator[Result]:
         """Add one result, and yield those whose turn has come."""

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, cast
 
 from edgert import user_code
 from edgert.errors import EdgertError, cause
+from edgert.runtime.stage import SimpleStage
 from edgert.runtime.task import Task
 
 if TYPE_CHECKING:
@@ -61,7 +62,7 @@ class RepeatedWarning:
         return True
 
 
-class Recovery:
+class Recovery(SimpleStage):
     """Reaction to failures of one stage, and its stand-in while it is down. For the thread that calls the stage.
 
     Attributes:
@@ -154,12 +155,6 @@ class Recovery:
     def give_up(self) -> Sequence[Result]:
         """Return nothing, as nothing is held."""
         return ()
-
-    def open(self) -> None:
-        """Do nothing."""
-
-    def close(self) -> None:
-        """Do nothing."""
 
     def stop_standing_in(self) -> None:
         """Call the real stage from now on, as the input has ended."""

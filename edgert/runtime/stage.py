@@ -95,6 +95,16 @@ class Stage(Protocol):
         """Finish files and release all resources. Called once after :meth:`open`, also after an error."""
 
 
+class SimpleStage:
+    """Base of a :class:`Stage` without resources; override :meth:`process`, and others where needed."""
+
+    def open(self) -> None:
+        """Do nothing."""
+
+    def close(self) -> None:
+        """Do nothing."""
+
+
 @runtime_checkable
 class DisplayStage(Stage, Protocol):
     """A stage that keeps showing the newest results after :meth:`process` returns."""

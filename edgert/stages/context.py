@@ -12,7 +12,7 @@ from edgert.memory import Counter, Pool
 from edgert.runtime.decisions import Journal
 from edgert.runtime.frame import U8
 from edgert.runtime.records import Result
-from edgert.runtime.stage import ServedSource, Source
+from edgert.runtime.stage import ServedSource, SimpleStage as SimpleStage, Source
 
 _IN_FLIGHT = 6  # being painted, waiting in a queue or two, in a sink, shown to a viewer
 _MOST_SIZES = 8  # as of cameras whose images a stage makes
@@ -102,16 +102,6 @@ class ImageBuffers:
     def clear(self) -> None:
         """Free the memory that no array refers to."""
         self._pools.clear()
-
-
-class SimpleStage:
-    """Base of a :class:`~edgert.runtime.Stage` without resources; override :meth:`process`, and others where needed."""
-
-    def open(self) -> None:
-        """Do nothing."""
-
-    def close(self) -> None:
-        """Do nothing."""
 
 
 def make_stage(section: Any, name: str, context: Context) -> Any:
