@@ -63,10 +63,11 @@ def validate(path: str | Path, *, overrides: Iterable[str] = (), board: str | No
         check_object(spec, file.where(*loc), file.document.path.parent)
     _check_operators(file)
     notes = tuple(filter(None, (file.document.overlay_note, *_board_notes(file, board))))
-    found: dict[str, dict[str, Any]] = {"stages": dict(file.config.stages), "models": dict(file.config.models)}
+    models = {name: one.model_copy(update={"backend": "null"}) for name, one in file.config.models.items()}
+    found: dict[str, dict[str, Any]] = {"stages": dict(file.config.stages), "models": models}
     for section, name, *inner in file.config.code:  # a function without effect replaces the user's
         found[section][name] = _with_not_run(found[section][name], inner)
-    assembly = assemble(replace(file, config=file.config.model_copy(update=found)), backend_name="null")
+    assembly = assemble(replace(file, config=file.config.model_copy(update={**found, "engines": ()})))
     assembly.close()
     has_code = bool(file.config.code or file.config.ops)
     return Validation(len(file.config.stages), len(assembly.engines), has_code, notes)

@@ -234,18 +234,17 @@ def assemble(
     file: PipelineFile,
     *,
     callbacks: Mapping[str, Callback] | None = None,
-    backend_name: str | None = None,
     bar: Bar | None = None,
     strict: bool = False,
     environment: Environment = HERE,
 ) -> Assembly:
     """Make all engines and stages of a pipeline and connect them. Starts nothing, and opens no camera.
 
-    ``callbacks`` are the functions of the stages ``sink: callback``. ``backend_name`` replaces the file's backend of
-    every model. Raises EdgertError: parts do not fit together; the error names the line of the file.
+    ``callbacks`` are the functions of the stages ``sink: callback``. Raises EdgertError: parts do not fit together; the
+    error names the line of the file.
     """
     board_of(file)
-    models = Models(file, backend_name, bar, environment.clock, environment.engines, strict, environment.kept)
+    models = Models(file, bar, environment.clock, environment.engines, strict, environment.kept)
     try:
         assembly = _Assembler(file, callbacks or {}, environment, models).build()
     except BaseException:

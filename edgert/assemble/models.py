@@ -55,7 +55,6 @@ class Models:
     def __init__(
         self,
         file: PipelineFile,
-        backend_name: str | None,
         bar: Bar | None,
         clock: Clock = REAL,
         engines: Engines | None = None,
@@ -63,8 +62,7 @@ class Models:
         kept: dict[str, Engine | SegmentedEngine] | None = None,
     ) -> None:
         self.file, self.config, self.directory = file, file.config, file.document.path.parent
-        self._backend_name, self._clock = backend_name, clock
-        self._given_engines, self._keeps_engines = engines, kept is not None
+        self._clock, self._given_engines, self._keeps_engines = clock, engines, kept is not None
         self.engines: dict[str, Engine | SegmentedEngine] = {} if kept is None else kept
         self.inferences: list[GpuInference] = []
         self.devices: dict[str, CudaDevice] = {}  # stage → GPU on which it reads frames
@@ -73,13 +71,12 @@ class Models:
         self.choice = ModelLevel()  # between models and their fallback models
         self.decoders: dict[str, list[TaskChange]] = {}
         self._placer = Placer(file)
-        chained = backend_name is None and bool(file.config.engines)
         self._load_model = partial(load_model, file, bar)  # no bound method, as its holder must not hold engines
-        self._compiler = engines or (ChainEngines(file, self._load_model, strict, bar) if chained else None)
+        self._compiler = engines or (ChainEngines(file, self._load_model, strict, bar) if file.config.engines else None)
 
     def of_file(self, file: PipelineFile) -> "Models":
         """Return the models of another pipeline file, without engines yet."""
-        return Models(file, self._backend_name, None, self._clock, self._given_engines)
+        return Models(file, None, self._clock, self._given_engines)
 
     def close(self) -> None:
         """Free inferences, and engines unless they are kept. None of them may run."""
@@ -133,7 +130,7 @@ class Models:
         if config.tuning.spinning == "auto":
             spinning = spinning_of(self.file, config)
             config = config.model_copy(update={"tuning": config.tuning.model_copy(update={"spinning": spinning})})
-        return config.model_copy(update={"backend": self._backend_name}) if self._backend_name else config
+        return config
 
     def _branches_of_model(
         self, name: str, stage: InferStage, model: ModelConfig, placed: Cores, live: bool

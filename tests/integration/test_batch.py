@@ -230,7 +230,7 @@ def test_the_export_is_not_blamed_for_what_a_bundle_fixed(tmp_path: Path) -> Non
 
 
 def test_int8_is_batched_where_nothing_is_computed(tmp_path: Path) -> None:
-    made = assemble(load_pipeline(for_int8(tmp_path, "batch: {max: 4}", batch=1)), backend_name="null")
+    made = assemble(load_pipeline(for_int8(tmp_path, "batch: {max: 4}", batch=1), ['models.net.backend="null"']))
     assert [spec.shape for spec in made.engines["net"].inputs] == [(4, 3, 8, 8)]
     made.close()
 

@@ -85,4 +85,4 @@ def test_between_a_cameras_frames_threads_sleep(
 ) -> None:
     file = written(tmp_path, source, tuning, budgets)
     assert spinning_of(file, file.config.models["net"]) == spinning
-    assert Models(file, None, None)._model_section("net").tuning.spinning == spinning
+    assert Models(file, None)._model_section("net").tuning.spinning == spinning

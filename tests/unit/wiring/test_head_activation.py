@@ -104,7 +104,7 @@ def test_a_pipeline_asks_the_graph_and_not_every_frame(end: str, activation: str
     text = {"models": {"m": {"onnx": str(onnx), "task": {"detect": "yolo-raw"}, "input": {"size": "64x64"}}},
             "stages": {"camera": {"source": "api"}, "see": {"infer": "m", "from": "camera"}}}  # fmt: skip
     (tmp_path / "p.yaml").write_text(json.dumps(text))
-    made = Models(load_pipeline(tmp_path / "p.yaml"), None, None)
+    made = Models(load_pipeline(tmp_path / "p.yaml"), None)
     engine = build_engine(load(onnx), made.config.models["m"], 1, 1)
     decoder = made._decoder("m", made.config.models["m"], engine, (64, 64))
     assert isinstance(decoder, Detector) and isinstance(decoder.head, YoloRaw)
