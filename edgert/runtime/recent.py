@@ -6,7 +6,6 @@ difference between the counts now and those of a minute ago.
 """
 
 import logging
-import threading
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -28,6 +27,7 @@ from edgert.runtime.metrics import (
 )
 from edgert.runtime.stage import Source
 from edgert.runtime.task import Task
+from edgert.runtime.worker import StepThread
 
 _EVERY_NS = 5_000_000_000
 _POLL_S = 1.0
@@ -118,23 +118,18 @@ class History:
     def __init__(self, tasks: Callable[[], Sequence[Task]], clock: Clock, began: Callable[[], int]) -> None:
         self._tasks, self._clock, self._began = tasks, clock, began
         self._snapshots: deque[_Snapshot] = deque(maxlen=WINDOW_NS // _EVERY_NS + 1)
-        self._over = threading.Event()
-        self._thread: threading.Thread | None = None
+        self._thread = StepThread(_POLL_S)
 
     def start(self) -> None:
         """Start the thread. If the system refuses one, log it; statistics then cover the complete run."""
-        self._thread = threading.Thread(target=self._run, name="edgert:history", daemon=True)
         try:
-            self._thread.start()
+            self._thread.start("edgert:history", lambda is_last: self.take_snapshot(), lambda: None)
         except RuntimeError as error:
-            self._thread = None
             _LOG.warning("statistics cover the complete run, not the last minute: cannot start a thread: %s", error)
 
     def stop(self) -> None:
         """End the thread. May be called before :meth:`start`, and more than once."""
-        self._over.set()
-        if self._thread is not None and self._thread is not threading.current_thread():
-            self._thread.join()
+        self._thread.stop()
 
     def take_snapshot(self) -> None:
         """Copy all counts, if five seconds have passed."""
@@ -158,15 +153,6 @@ class History:
         first = usable[0] if usable else _Snapshot(began_ns, {}, {}, {})
         since = next((one for one in reversed(usable) if now.at_ns - one.at_ns >= WINDOW_NS), first)
         return _statistics_between(tasks, since, now)
-
-    def _run(self) -> None:
-        while not self._over.wait(self._until_next_s()):
-            self.take_snapshot()
-
-    def _until_next_s(self) -> float:
-        """Return the seconds until the next copy, at least one, as the clock may stop."""
-        since_ns = self._clock.now_ns() - self._snapshots[-1].at_ns if self._snapshots else _EVERY_NS
-        return max((_EVERY_NS - since_ns) / 1e9, _POLL_S)
 
 
 def _snapshot_of(tasks: Sequence[Task], at_ns: int) -> _Snapshot:

@@ -101,7 +101,7 @@ class StepThread:
         self._failure: BaseException | None = None
 
     def start(self, name: str, step: Callable[[bool], object], end: Callable[[], object]) -> None:
-        """Start the thread.
+        """Start the thread. Raises RuntimeError if the system refuses one.
 
         Args:
             name: name of the thread.
@@ -110,8 +110,9 @@ class StepThread:
         """
         self._failure = None
         self._is_last.clear()
-        self._thread = threading.Thread(target=self._run, args=(step, end), name=name, daemon=True)
-        self._thread.start()
+        thread = threading.Thread(target=self._run, args=(step, end), name=name, daemon=True)
+        thread.start()
+        self._thread = thread
 
     def check(self) -> None:
         """Raise the thread's error, once."""
