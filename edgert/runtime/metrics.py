@@ -136,14 +136,14 @@ class Meter:
         self.streams: dict[str, array[int]] = {}
         self.status = Status()
 
-    def done(self, stream: str, latency_ns: int, results: int = 1) -> None:
-        """Count results that the stage passed on, or that a sink received, ``latency_ns`` after their capture."""
+    def done(self, stream: str, latency_ns: int) -> None:
+        """Count a result that the stage passed on, or that a sink received, ``latency_ns`` after its capture."""
         try:
             counts = self.streams[stream]
         except KeyError:
             counts = array("q", bytes(8 * len(MIDDLES_MS)))
             self.streams = {**self.streams, stream: counts}
-        counts[bisect_left(BOUNDS_NS, latency_ns)] += results
+        counts[bisect_left(BOUNDS_NS, latency_ns)] += 1
 
 
 WINDOW_NS = 60_000_000_000

@@ -135,7 +135,8 @@ class Station:
             self._journal.give(frames, made_ns)
         if (trace := self._execution.trace) is not None:
             trace.give(frames, made_ns, worked_ns)
-        self._count(results, made_ns)
+        for frame in frames:
+            meter.done(frame.stream, made_ns - frame.timestamp_ns)
         self.hand_over(results)
         meter.results_out += len(frames)
 
@@ -362,21 +363,11 @@ class Station:
     def _pass_on(self, out: Sequence[Result], done_ns: int) -> None:
         """Pass on the results of an asynchronous stage, with their holds."""
         meter = self._meter
-        self._count(out, done_ns)
+        for one in out:
+            meter.done(one.frame.stream, done_ns - one.frame.timestamp_ns)
         self.hand_over(out)
         meter.results_out += len(out)
         meter.wait_out_ns += self._clock.now_ns() - done_ns
-
-    def _count(self, results: Sequence[Result], done_ns: int) -> None:
-        """Count finished results, and consecutive ones of one stream and capture time in one call."""
-        meter, at, last = self._meter, 0, len(results)
-        while at < last:
-            first, start = results[at].frame, at
-            stream, timestamp_ns = first.stream, first.timestamp_ns
-            at += 1
-            while at < last and (one := results[at].frame).timestamp_ns == timestamp_ns and one.stream == stream:
-                at += 1
-            meter.done(stream, done_ns - timestamp_ns, at - start)
 
     def _generated_results(self, out: Iterable[Result]) -> Iterator[Result]:
         """Yield the results of a stage that is a generator. Each step of it counts as a call of the stage."""

@@ -73,12 +73,14 @@ def test_a_camera_that_comes_back_under_its_name_is_counted_anew() -> None:
     history = History(lambda: tasks, clock, lambda: 0)
     for _ in range(3):
         move(clock, 6)
-        tasks[0].meter.done("cam", 20 * MS, 100)
+        for _ in range(100):
+            tasks[0].meter.done("cam", 20 * MS)
         tasks[0].meter.busy_ns += SECOND
         history.take_snapshot()
     tasks = [Task("cam", Numbers())]  # removed and added again
     move(clock, 6)
-    tasks[0].meter.done("cam", 20 * MS, 7)
+    for _ in range(7):
+        tasks[0].meter.done("cam", 20 * MS)
     share = history.recent().stages["cam"]
     assert share.latency_ms.count == 7 and share.busy_percent == 0.0
 
