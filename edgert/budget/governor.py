@@ -49,15 +49,10 @@ class Governor:
     It steps down at once, steps up only with headroom, and does not oscillate.
 
     Args:
-        rules: budget, settings and tolerances.
-
-    Raises:
-        ValueError: there are no settings; see :func:`edgert.budget.rules.check_settings`.
+        rules: budget, at least one setting, and tolerances; see :func:`edgert.budget.rules.check_settings`.
     """
 
     def __init__(self, rules: Rules) -> None:
-        if not rules.settings:
-            raise ValueError("the governor has no settings")
         self.rules = rules
 
     def start(self, at_ns: int = 0) -> State:

@@ -85,13 +85,10 @@ class Loop:
         state: state of the governor.
 
     Args:
-        rules: budget, settings and tolerances.
+        rules: budget, at least one setting, and tolerances.
         carry_out: function that applies actions other than ``Keep``.
         at_ns: time of the start, on the clock of the observations.
         began_ns: time when the run began, if that was before.
-
-    Raises:
-        ValueError: there are no settings.
     """
 
     def __init__(self, rules: Rules, carry_out: CarryOut, at_ns: int, began_ns: int | None = None) -> None:

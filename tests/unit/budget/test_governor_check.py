@@ -1,6 +1,5 @@
 import pytest
 
-from edgert.budget.governor import Governor
 from edgert.budget.rules import Budget, Rules, Setting, check_meter, check_settings
 from edgert.errors import BudgetError
 from edgert.meters import measured, modeled, unavailable
@@ -22,8 +21,6 @@ def test_a_budget_that_none_keeps_names_the_closest_and_what_it_needs() -> None:
 def test_no_settings_at_all() -> None:
     with pytest.raises(BudgetError, match="has no settings"):
         check_settings(Rules(Budget(8.0), ()))
-    with pytest.raises(ValueError, match="has no settings"):
-        Governor(Rules(Budget(8.0), ()))
 
 
 @pytest.mark.parametrize("numbers", [(5.0, 0.0), (-1.0, 30.0), (float("nan"), 30.0), (5.0, float("inf"))])
