@@ -260,14 +260,12 @@ class TestWhatAFileSays:
         assert engines._on_tensorrt("parts", file.config.models["parts"], 1, 1) == "fp16"  # type: ignore[comparison-overlap]
         assert asked == ["auto" if by_flag else "fp16"]
 
-    def test_engines_tensorrt_alone_is_not_fp32_either(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    @pytest.mark.parametrize(("engines", "section"), [("tensorrt", {}), ("onnxruntime", {"backend": "tensorrt"})])
+    def test_tensorrt_that_is_named_is_not_fp32_either(
+        self, engines: str, section: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         on = bench()
-        compiled(written(tmp_path, f"engines: tensorrt\n{PIPELINE}"), on, monkeypatch)
-        assert on.requests[0].precision == "fp16"
-
-    def test_backend_tensorrt_is_not_fp32_either(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        on = bench()
-        compiled(written(tmp_path, f"engines: onnxruntime\n{PIPELINE}", backend="tensorrt"), on, monkeypatch)
+        compiled(written(tmp_path, f"engines: {engines}\n{PIPELINE}", **section), on, monkeypatch)
         assert on.requests[0].precision == "fp16"
 
 

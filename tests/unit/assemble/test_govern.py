@@ -120,24 +120,20 @@ def test_a_smaller_model_gives_all_the_ways_once_more() -> None:
     assert rules.tolerances == VARIANT_TOLERANCES
 
 
-def test_power_that_nobody_can_predict_falls_with_the_time_of_the_smaller_model() -> None:
-    rules = rules_of(
-        BudgetConfig.model_validate({"power": "15W"}),
-        run_settings(("door",), [("small",)]),
-        [Cost(DOOR, 0.9, 12.0), Cost(DOOR, 0.4, 4.0)],
-    )
-    assert [rules.settings[index].power_w for index in (0, 10)] == pytest.approx([15.0, 5.0])
-
-
-def test_a_stand_in_that_takes_longer_elsewhere_is_taken_to_draw_less() -> None:
-    """As the same model on a DLA: slower, and named for what it saves."""
-    rules = rules_of(
-        BudgetConfig.model_validate({"power": "15W"}),
-        run_settings(("door",), [("parts-dla",)]),
-        [Cost(DOOR, 0.9, 12.0), Cost(DOOR, 0.9, 20.0)],
-    )
-    assert [rules.settings[index].power_w for index in (0, 10)] == pytest.approx([15.0, 13.5])
-    assert [rules.settings[index].latency_ms for index in (0, 10)] == [12.0, 20.0]
+@pytest.mark.parametrize(
+    ("fallback", "power_w"),
+    [
+        (Cost(DOOR, 0.4, 4.0), 5.0),
+        (Cost(DOOR, 0.9, 20.0), 13.5),  # as the same model on a DLA: slower, and named for what it saves
+    ],
+)
+def test_power_that_nobody_can_predict_falls_with_the_time_of_the_fallback_but_at_least_by_a_tenth(
+    fallback: Cost, power_w: float
+) -> None:
+    budget = BudgetConfig.model_validate({"power": "15W"})
+    rules = rules_of(budget, run_settings(("door",), [("other",)]), [Cost(DOOR, 0.9, 12.0), fallback])
+    assert [rules.settings[index].power_w for index in (0, 10)] == pytest.approx([15.0, power_w])
+    assert [rules.settings[index].latency_ms for index in (0, 10)] == [12.0, fallback.engine_ms]
 
 
 @pytest.mark.parametrize(("when_exceeded", "is_whole"), [("warn", True), ("stop", True), ("degrade", False)])

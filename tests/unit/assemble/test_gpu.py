@@ -144,17 +144,18 @@ def test_what_a_dla_takes_is_shared_whoever_touches_it() -> None:
         assert not any(tensor.block.is_staged for tensor in tensors)
 
 
-def test_preprocessing_engine_and_outputs_are_recorded_once() -> None:
+@pytest.mark.parametrize(("beside", "graphs"), [(True, 2), (False, 1)])
+def test_work_is_recorded_once_and_is_one_graph_where_nothing_can_be_beside_it(beside: bool, graphs: int) -> None:
     rig = Rig()
-    inference = rig.inference()
+    inference = rig.inference(beside=beside)
     assert inference is not None
     inference.warm_up()
-    assert rig.device.events.count("capture") == 2 * SLOTS
+    assert rig.device.events.count("capture") == graphs * SLOTS
     rig.device.events.clear()
     for _ in range(2 * SLOTS):
         inference.run(inference.fill(frame_of(64, 48, "nv12")))
     events = rig.device.events
-    assert "capture" not in events and events.count("launch") == 4 * SLOTS
+    assert "capture" not in events and events.count("launch") == 2 * graphs * SLOTS
 
 
 def test_a_recording_that_tensorrt_refuses_is_no_graph_and_its_reason_is_named(
@@ -175,18 +176,6 @@ def test_a_recording_that_tensorrt_refuses_is_no_graph_and_its_reason_is_named(
     assert [record.levelname for record in caplog.records if "no CUDA graph" in record.message] == ["WARNING"]
     before = rig.runs
     assert inference.run(inference.fill(frame_of(64, 48, "nv12"))) == [before + 1]
-
-
-def test_where_nothing_can_be_beside_it_everything_is_one_graph() -> None:
-    rig = Rig()
-    inference = rig.inference(beside=False)
-    assert inference is not None
-    inference.warm_up()
-    assert rig.device.events.count("capture") == SLOTS
-    rig.device.events.clear()
-    for _ in range(2 * SLOTS):
-        inference.run(inference.fill(frame_of(64, 48, "nv12")))
-    assert rig.device.events.count("launch") == 2 * SLOTS
 
 
 def test_each_number_of_rows_is_recorded_and_stays() -> None:
