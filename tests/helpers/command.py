@@ -20,6 +20,13 @@ def free_port() -> int:
         return int(one.getsockname()[1])
 
 
+def write_program(path: Path, code: str, variables: Mapping[str, str]) -> None:
+    """Writes a program of Python code that sees this repository, with these variables of the environment."""
+    head = f"#!{sys.executable}\nimport os, sys\nfrom pathlib import Path\nos.environ.update({variables!r})\n"
+    path.write_text(f"{head}sys.path.insert(0, {str(ROOT)!r})\nsys.dont_write_bytecode = True\n{code}")
+    path.chmod(0o755)
+
+
 class ServerProcess:
     """A server in a process of its own, which can be frozen and killed."""
 

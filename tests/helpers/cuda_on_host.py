@@ -76,15 +76,6 @@ def _compiled(source: str, definitions: tuple[tuple[str, int], ...], function: s
         path, library = Path(folder, "kernel.cpp"), Path(folder, "kernel.so")
         path.write_text(f'#include "{_HEADER}"\n{source}\n{entry}')
         options = [f"-D{name}={value}" for name, value in definitions]
-        command = [
-            _COMPILER,
-            "-std=c++17",
-            "-O1",
-            "-ffp-contract=off",
-            "-fno-strict-aliasing",
-            "-w",
-            "-shared",
-            "-fPIC",
-        ]
-        subprocess.run([*command, *options, "-o", str(library), str(path)], check=True)
+        flags = ["-std=c++17", "-O1", "-ffp-contract=off", "-fno-strict-aliasing", "-w", "-shared", "-fPIC"]
+        subprocess.run([_COMPILER, *flags, *options, "-o", str(library), str(path)], check=True)
         return ctypes.CDLL(str(library))

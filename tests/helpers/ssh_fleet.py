@@ -12,7 +12,6 @@ import os
 import shlex
 import signal
 import subprocess
-import sys
 import threading
 import time
 from contextlib import suppress
@@ -22,15 +21,9 @@ from typing import Any
 from urllib.error import HTTPError
 from urllib.request import urlopen
 
-from tests.helpers.command import ROOT, free_port
+from tests.helpers.command import free_port, write_program
 
 _EDGERT = """\
-#!{python}
-import os, sys
-from pathlib import Path
-os.environ.update({environment!r})
-sys.path.insert(0, {root!r})
-sys.dont_write_bytecode = True
 from edgert.bundle import signature
 signature.SIGNERS = Path({etc!r}, "allowed_signers")
 from edgert.__main__ import main
@@ -94,13 +87,10 @@ class FleetBoard:
             "XDG_RUNTIME_DIR": str(self.folder / "state"),
             **({"EDGERT_BOARD": self.kind} if self.kind else {}),
         }
-        etc = str(self.folder / "etc")
-        edgert = _EDGERT.format(python=sys.executable, environment=environment, root=str(ROOT), etc=etc)
-        systemctl = _SYSTEMCTL.format(folder=shlex.quote(str(self.folder)))
-        for name, text in (("edgert", edgert), ("systemctl", systemctl)):
-            path = self.folder / "bin" / name
-            path.write_text(text)
-            path.chmod(0o755)
+        write_program(self.folder / "bin/edgert", _EDGERT.format(etc=str(self.folder / "etc")), environment)
+        systemctl = self.folder / "bin/systemctl"
+        systemctl.write_text(_SYSTEMCTL.format(folder=shlex.quote(str(self.folder))))
+        systemctl.chmod(0o755)
 
     @property
     def environment(self) -> dict[str, str]:

@@ -7,28 +7,17 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tests.helpers import brokers
 from tests.helpers.board_program import Compiler
-from tests.helpers.command import ROOT, free_port
+from tests.helpers.command import free_port, write_program
 
 if TYPE_CHECKING:
     import pytest
 
-_PROGRAM = """\
-#!{python}
-import os, sys
-from pathlib import Path
-os.environ.update({environment!r})
-sys.path.insert(0, {root!r})
-sys.dont_write_bytecode = True
-from tests.helpers.board_program import main
-main(Path({folder!r}))
-"""
 SERVER = """\
 Port {port}
 ListenAddress 127.0.0.1
@@ -153,14 +142,13 @@ def board(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Board:
     shutil.copy(folder / "user_key.pub", folder / "authorized_keys")
     (folder / "calls").touch()
     environment = {"EDGERT_CACHE": str(made.cache), "HOME": str(folder), "NO_COLOR": "1", "OMP_NUM_THREADS": "1"}
-    program = _PROGRAM.format(python=sys.executable, environment=environment, root=str(ROOT), folder=str(folder))
-    (folder / "edgert").write_text(program)
+    code = f"from tests.helpers.board_program import main\nmain(Path({str(folder)!r}))\n"
+    write_program(folder / "edgert", code, environment)
     (folder / "sshd_config").write_text(SERVER.format(port=made.port, folder=folder))
     (folder / "ssh_config").write_text(CLIENT.format(port=made.port, folder=folder, user=getpass.getuser()))
     (folder / "bin").mkdir()
     (folder / "bin" / "ssh").write_text(SHIM.format(folder=folder, ssh=shutil.which("ssh")))
-    for path in (folder / "edgert", folder / "bin" / "ssh"):
-        path.chmod(0o755)
+    (folder / "bin" / "ssh").chmod(0o755)
     monkeypatch.setenv("PATH", str(folder / "bin"), prepend=os.pathsep)
     made.knows_host()
     made.up()

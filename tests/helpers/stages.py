@@ -13,6 +13,7 @@ from edgert.memory import Counter, Pool, lend
 from edgert.policy import Drop
 from edgert.runtime import Frame, Result, SourceStats, Task
 from edgert.runtime.graph import connect
+from edgert.stages.crop import Geometry
 
 
 def frame(index: int, stream: str = "cam", timestamp_ns: int = 0) -> Frame:
@@ -23,6 +24,26 @@ def frame(index: int, stream: str = "cam", timestamp_ns: int = 0) -> Frame:
 
 def result(index: int, stream: str = "cam", **outputs: Any) -> Result:
     return Result(frame(index, stream), outputs)
+
+
+class Rows:
+    """An inference slot whose record for a row is its name and the frame that it was filled with."""
+
+    def __init__(self, name: str = "", rows: int = 4, idle: bool = False) -> None:
+        self.name, self.rows, self.idle = name, rows, idle
+        self.filled: dict[int, str] = {}
+        self.runs: list[int] = []
+
+    def warm_up(self) -> None:
+        self.runs.append(0)
+
+    def fill(self, frame: Frame, row: int = 0) -> Geometry:
+        self.filled[row] = f"{self.name}{frame.stream}{frame.index}"
+        return Geometry(1, 1, 0, 0, (4, 4), (0.0, 0.0, 4.0, 4.0))
+
+    def run(self, *geometries: Geometry) -> list[Any]:
+        self.runs.append(len(geometries))
+        return [self.filled[row] for row in range(len(geometries))]
 
 
 @dataclass

@@ -1,7 +1,6 @@
 """The stage that runs a model, and the smaller model that takes its place."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -9,13 +8,14 @@ import pytest
 
 from edgert.backend import EngineOptions, Session, backend
 from edgert.config import CropConfig, InputConfig
-from edgert.runtime import Crops, Frame, Record, Result
+from edgert.runtime import Crops, Frame, Result
 from edgert.runtime.branches import ModelLevel
 from edgert.stages.crop import Geometry
 from edgert.stages.infer import HostInference, Infer, InferBatch, InferCrops, VariantInference
 from edgert.stages.preprocess import Preprocessor
 from tests.helpers import models
 from tests.helpers.frames import detections, frame_of, result_of
+from tests.helpers.stages import Rows
 from tests.helpers.virtual_clock import VirtualClock
 
 CONFIG = InputConfig(resize="stretch")
@@ -128,52 +128,28 @@ def test_nothing_is_copied_on_the_way_into_a_real_session(batch: int | str) -> N
     assert all(np.shares_memory(row, whole) for row, whole in zip(seen[0], session.run(1), strict=True))
 
 
-@dataclass
-class Named:
-    """An inference slot whose records are its name and how many rows were run."""
-
-    name: str
-    rows: int = 1
-    idle: bool = True
-    filled: list[int] = field(default_factory=list)
-    warm: int = 0
-
-    def warm_up(self) -> None:
-        self.warm += 1
-
-    def fill(self, frame: Frame, row: int = 0) -> Geometry:
-        self.filled.append(row)
-        return Geometry(1.0, 1.0, 0.0, 0.0, 4, 4)
-
-    def run(self, *geometries: Geometry) -> list[Record]:
-        count, self.filled = len(self.filled), []
-        assert count == len(geometries)
-        return [f"{self.name} of {count}"] * count  # type: ignore[list-item]
-
-
 def test_the_next_frame_is_of_the_model_that_was_chosen() -> None:
-    choice, inferences = ModelLevel(), [Named("large"), Named("small")]
+    choice, inferences = ModelLevel(), [Rows("large "), Rows("small ")]
     stage = Infer("find", VariantInference(inferences, choice))
     stage.open()
-    assert [inference.warm for inference in inferences] == [1, 1]
+    assert [inference.runs for inference in inferences] == [[0], [0]]
     found = []
     for level in (0, 1, 2, 0):  # 2: another model of the pipeline can still be degraded
         choice.level = level
         found.append(stage.process(result_of(frame_of(4, 4))).outputs["find"])
-    assert found == ["large of 1", "small of 1", "small of 1", "large of 1"]
+    assert found == ["large camera0", "small camera0", "small camera0", "large camera0"]
 
 
 def test_a_batch_that_has_begun_is_finished_by_the_model_that_began_it() -> None:
-    choice, inferences = ModelLevel(), [Named("large", 2), Named("small", 4)]
+    choice, inferences = ModelLevel(), [Rows("large ", 2), Rows("small ", 4, idle=True)]
     inference = VariantInference(inferences, choice)
-    inferences[0].idle = False
     stage = InferBatch("find", inference, 2, 9.0, VirtualClock())
     assert (inference.rows, inference.idle) == (2, False)
     assert offered(stage, 0) == []
     choice.level = 1
-    assert [result.outputs["find"] for result in offered(stage, 1)] == ["large of 2"] * 2
+    assert [result.outputs["find"] for result in offered(stage, 1)] == ["large camera0", "large camera1"]
     again = [*offered(stage, 2), *offered(stage, 3)]
-    assert [result.outputs["find"] for result in again] == ["small of 2"] * 2
+    assert [result.outputs["find"] for result in again] == ["small camera2", "small camera3"]
 
 
 def offered(stage: InferBatch, index: int) -> list[Result]:

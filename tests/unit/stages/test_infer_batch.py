@@ -17,32 +17,8 @@ from edgert.runtime.thread_loop import ThreadLoop
 from edgert.stages.crop import Geometry
 from edgert.stages.infer import InferBatch
 from tests.helpers.frames import frame_of, result_of
-from tests.helpers.stages import Does, Numbers
+from tests.helpers.stages import Does, Numbers, Rows
 from tests.helpers.virtual_clock import VirtualClock
-
-GEOMETRY = Geometry(1, 1, 0, 0, (4, 4), (0.0, 0.0, 4.0, 4.0))
-
-
-class Rows:
-    """An inference slot whose record for a row is the frame that it was filled with."""
-
-    rows = 4
-
-    def __init__(self) -> None:
-        self.filled: dict[int, str] = {}
-        self.idle = False
-        self.runs: list[int] = []
-
-    def warm_up(self) -> None:
-        self.runs.append(0)
-
-    def fill(self, frame: Frame, row: int = 0) -> Geometry:
-        self.filled[row] = f"{frame.stream}{frame.index}"
-        return GEOMETRY
-
-    def run(self, *geometries: Geometry) -> list[Any]:
-        self.runs.append(len(geometries))
-        return [self.filled[row] for row in range(len(geometries))]
 
 
 def of(stream: str, index: int) -> Result:

@@ -192,16 +192,6 @@ class TestBorder:
         for row, frame in ((0, tall), (1, wide)):
             assert_close(seen(tensor, "nchw", config, row), expected(frame, config, 20, 20), "bgr")
 
-    def test_stands_at_two_sides_or_at_one(self) -> None:
-        for anchor, first in (("center", 5), ("top_left", 0)):
-            config = InputConfig(pad=0, anchor=anchor)  # type: ignore[arg-type]
-            tensor = tensor_of("nchw", 20, 20, 3, "float32")
-            white = smooth_frame("gray", 20, 10)
-            white.planes[0][:] = 255
-            Preprocessor(config, tensor).into(0, white)
-            rows = np.flatnonzero(tensor[0, 0, :, 0])
-            assert (rows[0], rows[-1]) == (first, first + 9)
-
 
 @pytest.mark.parametrize("form", ["i420", "nv12", "yuyv", "bgr"])
 def test_at_steady_state_nothing_grows(form: PixelFormat) -> None:
