@@ -31,22 +31,16 @@ _STAND_IN = {"float32": None, "uint8": None, "int8": None, "int32": None, "float
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """Used part of a frame, and its rectangle in the network's input.
+    """Used part of a frame, and its place in the network's input.
 
-    Left, top, width and height are in network pixels; ``geometry`` maps these to source pixels.
+    Attributes:
+        rectangle: left, top, width and height in network pixels.
+        geometry: map from network pixels to source pixels.
     """
 
     frame: Frame
-    left: int
-    top: int
-    width: int
-    height: int
+    rectangle: tuple[int, int, int, int]
     geometry: Geometry
-
-    @property
-    def rectangle(self) -> tuple[int, int, int, int]:
-        """left, top, width, height."""
-        return self.left, self.top, self.width, self.height
 
 
 def place(frame: Frame, network: tuple[int, int], config: InputConfig) -> Placement:
@@ -77,7 +71,7 @@ def place(frame: Frame, network: tuple[int, int], config: InputConfig) -> Placem
     x, y = origin_of(frame)
     bounds = float(x), float(y), float(x + frame.width), float(y + frame.height)
     geometry = Geometry(scale_x, scale_y, x - left * scale_x, y - top * scale_y, network, bounds)
-    return Placement(frame, left, top, width, height, geometry)
+    return Placement(frame, (left, top, width, height), geometry)
 
 
 INTERPOLATIONS = {
@@ -86,6 +80,12 @@ INTERPOLATIONS = {
     "nearest": cv2.INTER_NEAREST,
     "cubic": cv2.INTER_CUBIC,
 }
+
+
+def yuyv_pairs(packed: U8) -> U8:
+    """Return a view of YUYV (h, w, 2) as (h, w // 2, 4), even with padded rows."""
+    height, width = packed.shape[:2]
+    return np.lib.stride_tricks.as_strided(packed, (height, width // 2, 4), (packed.strides[0], 4, 1))
 
 
 @lru_cache(maxsize=8)
@@ -152,8 +152,7 @@ class Resampler:
             self._yuyv_planes = np.empty((height, width), np.uint8), np.empty(half, np.uint8), np.empty(half, np.uint8)
         luma, u, v = self._yuyv_planes
         cv2.extractChannel(packed, 0, dst=luma)
-        quads = np.lib.stride_tricks.as_strided(packed, (height, width // 2, 4), (packed.strides[0], 4, 1))
-        cv2.mixChannels([quads], [u, v], [1, 0, 3, 1])
+        cv2.mixChannels([yuyv_pairs(packed)], [u, v], [1, 0, 3, 1])
         return luma, u, v
 
     def _resize(self, plane: U8, out: U8) -> U8:
@@ -245,9 +244,9 @@ class Preprocessor:
             border = self._values[:, self.config.pad]
             self._tensor[row] = border[:, None, None] if self.layout == "nchw" else border
             self._bordered[row] = placement.rectangle
-        image = self._resampler.image(placement.frame, placement.width, placement.height)
-        tables = self._tables[self._resampler.gray_is_limited(frame)]
         left, top, width, height = placement.rectangle
+        image = self._resampler.image(placement.frame, width, height)
+        tables = self._tables[self._resampler.gray_is_limited(frame)]
         rows, columns = slice(top, top + height), slice(left, left + width)
         if self.layout == "nhwc":
             out = self._tensor[row, rows, columns]

@@ -25,6 +25,7 @@ from edgert.runtime import Detections, Frame, Result
 from edgert.runtime.frame import U8, full_frame, origin_of, with_planes
 from edgert.stages.context import ImageBuffers, SimpleStage
 from edgert.stages.crop import known_classes
+from edgert.stages.preprocess import yuyv_pairs
 from edgert.stages.zones import geometry
 from edgert.stages.zones.areas import class_numbers
 from edgert.stages.zones.section import Points
@@ -174,7 +175,7 @@ def _hide_in_plane(plane: U8, polygon: F64, how: How, black: tuple[int, ...], pa
             plane[:, -1] = black[:2]
         plane = plane[:, :-1]
     if packed:
-        plane = _pairs(plane)
+        plane = yuyv_pairs(plane)
     low = np.maximum(np.floor(polygon.min(axis=0)).astype(int) - 1, 0)
     high = np.minimum(np.ceil(polygon.max(axis=0)).astype(int) + 2, (plane.shape[1], plane.shape[0]))
     if (low >= high).any():
@@ -194,9 +195,3 @@ def _hide_in_plane(plane: U8, polygon: F64, how: How, black: tuple[int, ...], pa
     smooth = cv2.INTER_LINEAR if how == "blur" else cv2.INTER_NEAREST
     hidden = cast("U8", cv2.resize(coarse, (width, height), interpolation=smooth))
     np.copyto(part, hidden.reshape(part.shape), where=(mask > 0) if part.ndim == 2 else (mask > 0)[..., None])
-
-
-def _pairs(plane: U8) -> U8:
-    """Return a view of (h, w, 2) as (h, w / 2, 4), even with padded rows."""
-    height, width = plane.shape[:2]
-    return np.lib.stride_tricks.as_strided(plane, (height, width // 2, 4), (plane.strides[0], 4, 1))

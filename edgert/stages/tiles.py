@@ -18,7 +18,7 @@ from edgert.config.stages import TileConfig
 from edgert.errors import StageError
 from edgert.runtime import Detections, Frame, Result
 from edgert.runtime.frame import origin_of
-from edgert.stages.decode.detection import Bool, Index, suppress
+from edgert.stages.decode.detection import Bool, Index, Overlap, suppress
 from edgert.stages.infer import Infer, Inference
 
 F32 = npt.NDArray[np.float32]
@@ -158,7 +158,7 @@ def find_owners(pieces: Pieces, match: float) -> tuple[Index, Index]:
 
     The position is -1 for a box without a survivor.
     """
-    same = _Same(pieces)
+    same = _overlap_rule(pieces)
     everything = np.arange(len(pieces.scores))
     kept = suppress(pieces.boxes, pieces.scores, pieces.classes, match, len(everything), same)
     if not len(kept):
@@ -170,29 +170,24 @@ def find_owners(pieces: Pieces, match: float) -> tuple[Index, Index]:
     return kept, owner
 
 
-class _Same:
-    """Overlap rule: whether two boxes of different tiles show one object.
+def _overlap_rule(pieces: Pieces) -> Overlap:
+    """Return the test whether two boxes of different tiles show one object."""
+    sides, tiles, cut = np.ascontiguousarray(pieces.boxes.T), pieces.tiles, pieces.cut
+    sizes = np.prod(np.maximum(sides[2:] - sides[:2], 0), axis=0)
 
-    See :data:`edgert.stages.decode.detection.Overlap`.
-    """
-
-    def __init__(self, pieces: Pieces) -> None:
-        self._sides = np.ascontiguousarray(pieces.boxes.T)
-        self._sizes = np.prod(np.maximum(self._sides[2:] - self._sides[:2], 0), axis=0)
-        self._pieces = pieces
-
-    def __call__(self, boxes: F32, classes: I32, first: Index, second: Index, match: float) -> Bool:
-        x1, y1, x2, y2 = self._sides.take(first, axis=1)[:, :, None]
-        u1, v1, u2, v2 = self._sides.take(second, axis=1)
+    def is_same(boxes: F32, classes: I32, first: Index, second: Index, match: float) -> Bool:
+        x1, y1, x2, y2 = sides.take(first, axis=1)[:, :, None]
+        u1, v1, u2, v2 = sides.take(second, axis=1)
         shared = np.minimum(x2, u2) - np.maximum(x1, u1)
         height = np.minimum(y2, v2) - np.maximum(y1, v1)
         np.maximum(shared, 0, out=shared)
         shared *= np.maximum(height, 0, out=height)
-        one, other = self._sizes[first][:, None], self._sizes[second]
-        tiles, cut = self._pieces.tiles, self._pieces.cut
+        one, other = sizes[first][:, None], sizes[second]
         is_part = np.where(one <= other, cut[first][:, None], cut[second])
         over = shared >= match * np.minimum(one, other)
         over &= is_part | (shared >= match * (one + other - shared))
         over &= (shared > 0) & (tiles[first][:, None] & tiles[second] == 0)
         over &= classes[first][:, None] == classes[second]
         return np.asarray(over)
+
+    return is_same

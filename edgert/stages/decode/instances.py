@@ -60,9 +60,8 @@ class YoloV8Seg(Head):
 
     def read(self, outputs: Sequence[Array], network: Size, score: float) -> Candidates:
         """Return the boxes; extras are their coefficients of the prototypes."""
-        shapes = shapes_of(outputs)
-        classes = self.class_count(shapes, network)
-        table = outputs[table_and_maps(shapes)[0]]
+        classes = self.class_count(shapes_of(outputs), network)
+        table, _ = sorted(outputs, key=np.ndim)
         if classes is None:
             found = as_f32(table[final_rows(table[:, 4], table[:, 5], score)])
             boxes = in_pixels(found[:, :4], network, self.boxes)
@@ -74,7 +73,8 @@ class YoloV8Seg(Head):
 
     def shaped(self, record: Detections, kept: Candidates, outputs: Sequence[Array], geometry: Geometry) -> Detections:
         assert kept.extras is not None
-        maps, shares = as_f32(outputs[table_and_maps(shapes_of(outputs))[1]]), kept.extras
+        _, prototypes = sorted(outputs, key=np.ndim)
+        maps, shares = as_f32(prototypes), kept.extras
 
         def sums(row: int, left: int, top: int, right: int, bottom: int) -> F32:
             part = maps[:, top:bottom, left:right]
@@ -112,24 +112,16 @@ class YoloV5Seg(YoloV8Seg):
 
     def read(self, outputs: Sequence[Array], network: Size, score: float) -> Candidates:
         """Return the boxes; extras are their coefficients of the prototypes."""
-        shapes = shapes_of(outputs)
-        end = 5 + self.class_count(shapes, network)
-        table = outputs[table_and_maps(shapes)[0]]
+        end = 5 + self.class_count(shapes_of(outputs), network)
+        table, _ = sorted(outputs, key=np.ndim)
         found = as_f32(table[table[:, 4] >= score])
         scores, classes, keep = product_scores(found[:, :end], score)
         places = in_pixels(found[keep, :4], network, self.boxes)
         return Candidates(corners(places[:, :2], places[:, 2:]), scores, classes, found[keep, end:])
 
 
-def table_and_maps(shapes: Shapes) -> tuple[int, int]:
-    """Return the indices of the output with boxes and of the prototypes."""
-    found = find_tables(shapes)
-    assert found is not None, "class_count has looked"
-    return found
-
-
 def find_tables(shapes: Shapes) -> tuple[int, int] | None:
-    """Return the indices like :func:`table_and_maps`; None for other outputs."""
+    """Return the indices of the output with boxes and of the prototypes; None for other outputs."""
     ranks = [len(shape) for shape in shapes]
     return (0, 1) if ranks == [2, 3] else (1, 0) if ranks == [3, 2] else None
 

@@ -264,7 +264,7 @@ class GpuInstances(GpuBoxes):
         self._kept.release()
 
     def _table(self, outputs: Sequence[GpuTensor]) -> GpuTensor:
-        self._which = instances.table_and_maps([output.shape[1:] for output in outputs])
+        self._which = instances.find_tables([output.shape[1:] for output in outputs]) or (0, 1)
         return outputs[self._which[0]]
 
     def _layout_of(self, decoder: Any, outputs: Sequence[GpuTensor], network: Size) -> BoxLayout:

@@ -29,8 +29,9 @@ def test_boxes_there_and_back(size: tuple[int, int], network: tuple[int, int], c
     random = np.random.default_rng(size[0])
     corners = np.sort(random.uniform(0, 1, (20, 2, 2)), axis=1) * [put.frame.width, put.frame.height] + [x, y]
     source = corners.reshape(20, 4)
-    scale = np.array([put.width / put.frame.width, put.height / put.frame.height] * 2)
-    there = (source - [x, y, x, y]) * scale + [put.left, put.top] * 2
+    left, top, width, height = put.rectangle
+    scale = np.array([width / put.frame.width, height / put.frame.height] * 2)
+    there = (source - [x, y, x, y]) * scale + [left, top] * 2
     back = put.geometry.boxes(there.astype(np.float32))
     assert back.dtype == np.float32
     # Rounded are place, factor, product, offset and sum, none larger than this many source pixels.

@@ -51,10 +51,9 @@ def expected(frame: Frame, config: InputConfig, width: int, height: int) -> npt.
     channels = 1 if config.color == "gray" else 3
     put = place(frame, (width, height), config)
     out = np.full((height, width, channels), float(config.pad))
-    small = image(put.frame, put.width, put.height, config.color)
-    out[put.top : put.top + put.height, put.left : put.left + put.width] = small.reshape(
-        put.height, put.width, channels
-    )
+    left, top, across, down = put.rectangle
+    small = image(put.frame, across, down, config.color)
+    out[top : top + down, left : left + across] = small.reshape(down, across, channels)
     return out
 
 
