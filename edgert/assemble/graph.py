@@ -441,9 +441,9 @@ class _Assembler:
 
     def _make(self, name: str, stage: section.StageConfig, where: str) -> Source | Stage:
         if isinstance(stage, section.SourceStage):
-            about = self.counter, self.clock, self.directory, self.config.name
-            self.sources[name] = source_for(name, stage, *about)
-            return self.sources[name]
+            context = Context(self.directory, self.clock, self.counter, pipeline=self.config.name)
+            source = self.sources[name] = source_for(name, stage, context)
+            return source
         if isinstance(stage, section.DrawStage):
             return draw.Draw(name, stage, self.clock)
         if isinstance(stage, section.CropStage):

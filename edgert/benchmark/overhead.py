@@ -57,7 +57,7 @@ def null_chain(stages: int, frames: int) -> tuple[Runner, Counter]:
     """Return the runner of a blank source, ``stages`` null stages and a null sink, and its counter of copies."""
     counter = Counter()
     source = SourceStage(source="synthetic:blank", size="64x64", limit=frames)  # type: ignore[arg-type]
-    tasks = [Task("null", kinds.source_for("null", source, counter, REAL, Path()))]
+    tasks = [Task("null", kinds.source_for("null", source, Context(counter=counter)))]
     for name in [*(f"pass{n}" for n in range(stages)), "sink"]:
         tasks.append(Task(name, NullSink() if name == "sink" else Pass()))
         connect(tasks[-2], tasks[-1], _STREAM, 4, "never")
@@ -211,7 +211,7 @@ class RepeatedImage:
     def __init__(self, width: int, height: int, limit: int) -> None:
         self._limit = limit
         config = SourceStage(source=installation.demo_images(), size=f"{width}x{height}", limit=1)  # type: ignore[arg-type]
-        with closing(kinds.source_for("still", config, Counter(), REAL, Path())) as source:
+        with closing(kinds.source_for("still", config)) as source:
             (frame,) = source.frames(threading.Event())
             self._image = np.array(frame.to_bgr())
 

@@ -22,7 +22,6 @@ import numpy.typing as npt
 from edgert.benchmark.measure import Figure, cpu_ms, interleave, median_ratio, wall_ms
 from edgert.benchmark.overhead import engine_speed, growth, hop, overhead
 from edgert.board.host import core_count
-from edgert.clock import REAL
 from edgert.config import InferStage, InputConfig, load_pipeline
 from edgert.config.stages import SourceStage
 from edgert.errors import ConfigError, StageError
@@ -31,6 +30,7 @@ from edgert.memory import Counter, aligned_empty
 from edgert.pipeline import Pipeline
 from edgert.runtime import Result
 from edgert.stages import crop, preprocess
+from edgert.stages.context import Context
 from edgert.stages.sink.video import VideoSink
 from edgert.stages.source.kinds import source_for
 
@@ -41,7 +41,7 @@ def write_scene(path: Path, width: int, height: int, frames: int, seed: int = 5)
     """Write the demo's images to an H.264 file, the same everywhere, and return ``path``."""
     size = f"{width}x{height}"
     config = SourceStage(source=demo_images(), size=size, fps=30, seed=seed, limit=frames)  # type: ignore[arg-type]
-    source = source_for("scene", config, Counter(), REAL, Path())
+    source = source_for("scene", config)
     sink = VideoSink("clip", path, encode="cpu")
     sink.open()
     try:
@@ -154,7 +154,7 @@ def preprocess_error(clip: Path, size: int = 640) -> Figure:
 
 
 def _frames(clip: Path, counter: Counter) -> Iterator[Any]:
-    source = source_for("clip", SourceStage(source=str(clip.resolve())), counter, REAL, Path())
+    source = source_for("clip", SourceStage(source=str(clip.resolve())), Context(counter=counter))
     try:
         yield from source.frames(threading.Event())
     finally:

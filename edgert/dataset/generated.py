@@ -4,12 +4,10 @@ import threading
 from contextlib import closing
 from dataclasses import dataclass, field
 from itertools import islice
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from edgert.clock import REAL
 from edgert.config.pipeline_file import CODE_PREFIX
 from edgert.config.stages import SourceStage
 from edgert.errors import StageError
@@ -78,7 +76,7 @@ class GeneratedDataset:
     def _make(self) -> None:
         written = {"source": self.source, "fps": _RATE_HZ, "seed": _SEED, "limit": self.count}
         stage, images = SourceStage.model_validate(written), []
-        with closing(kinds.source_for("dataset", stage, Counter(), REAL, Path())) as source:
+        with closing(kinds.source_for("dataset", stage)) as source:
             for frame in islice(source.frames(threading.Event()), self.count):
                 images.append(np.array(frame.to_bgr()))
                 frame.lease.release()

@@ -32,9 +32,7 @@ import av
 
 import edgert
 from edgert.benchmark.measure import Figure
-from edgert.clock import REAL
 from edgert.config.stages import SourceStage
-from edgert.memory import Counter
 from edgert.memory.cuda import open_device
 from edgert.stages.source.files import VideoFile
 from edgert.stages.source.kinds import source_for
@@ -175,7 +173,7 @@ def decoded_alone(files: list[Path]) -> tuple[float, float]:
     """Frames per second, and processor time per frame in microseconds, of sources whose frames nobody looks at."""
     device, threads = open_device(), list[threading.Thread]()
     for number, path in enumerate(files):
-        source = cast("VideoFile", source_for(f"cam{number}", SourceStage(source=str(path)), Counter(), REAL, Path()))
+        source = cast("VideoFile", source_for(f"cam{number}", SourceStage(source=str(path))))
         if reason := source.on_gpu(device):
             raise SystemExit(reason)
         threads.append(threading.Thread(target=_take, args=(source,)))

@@ -27,12 +27,12 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from edgert.benchmark.measure import Figure
-from edgert.clock import REAL
 from edgert.config.stages import SourceStage
 from edgert.errors import EdgertError
 from edgert.memory.cuda import CudaDevice, open_device
 from edgert.runtime import Result, Runner, Task
 from edgert.runtime.graph import connect
+from edgert.stages.context import Context
 from edgert.stages.source.kinds import source_for
 from edgert.stages.source.live import LiveSource
 from edgert.stages.source.nvdec import missing
@@ -124,7 +124,7 @@ class Watch:
 
 def source(name: str, url: str, device: CudaDevice) -> LiveSource:
     config = SourceStage(source=url, decode="gpu")
-    made = source_for(name, config, device.counter, REAL, Path())
+    made = source_for(name, config, Context(counter=device.counter))
     assert isinstance(made, LiveSource)
     if reason := made.on_gpu(device):
         raise SystemExit(reason)

@@ -20,6 +20,7 @@ from edgert.config.stages import SourceStage
 from edgert.errors import ConfigError, DeviceError
 from edgert.memory import Counter
 from edgert.runtime.stage import SourceStats
+from edgert.stages.context import Context
 from edgert.stages.source import live
 from edgert.stages.source.kinds import source_for
 from edgert.stages.source.live import Connection, LiveSource, LoginError
@@ -238,7 +239,7 @@ def test_a_path_that_is_gone_later_is_waited_for(units: list[bytes], tmp_path: P
 def test_a_malformed_address_is_an_error_at_once(address: str, start: str) -> None:
     config = SourceStage.model_validate({"source": address, "start": start})
     with pytest.raises(ConfigError, match="is no network address"):
-        source_for("cam", config, Counter(), VirtualClock(), Path())
+        source_for("cam", config, Context(clock=VirtualClock()))
 
 
 def test_size_and_rate_may_change_in_the_middle(units: list[bytes], tmp_path: Path) -> None:

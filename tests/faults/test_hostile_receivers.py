@@ -10,10 +10,8 @@ from typing import Any
 
 import pytest
 
-from edgert.clock import REAL
 from edgert.config import SinkStage
 from edgert.config.stages import SourceStage
-from edgert.memory import Counter
 from edgert.stages.context import Context
 from edgert.stages.sink.send import nats, sender, server, webhook
 from edgert.stages.sink.send.sender import Sender
@@ -173,7 +171,7 @@ def test_a_source_survives_a_server_that_is_none(
     monkeypatch.setitem(hostile_http.ANSWERS, "flood", hostile_http.endless(greeting, b"x" * 65536))  # type: ignore[arg-type]
     with hostile_http.server("flood", reads=False) as port:
         config = SourceStage.model_validate({"source": f"nats://127.0.0.1:{port}"})
-        one, stop, frames = source_for("crops", config, Counter(), REAL, Path()), threading.Event(), list[object]()
+        one, stop, frames = source_for("crops", config), threading.Event(), list[object]()
         before, most, end = Holds.now().rss_bytes, 0, time.monotonic() + PATIENCE_S
         reader = threading.Thread(target=lambda: frames.extend(one.frames(stop)))
         reader.start()

@@ -10,9 +10,7 @@ import av
 import numpy as np
 import numpy.typing as npt
 
-from edgert.clock import REAL
 from edgert.config.stages import SourceStage
-from edgert.memory import Counter
 from edgert.stages.source.kinds import source_for
 
 U8 = npt.NDArray[np.uint8]
@@ -24,7 +22,7 @@ def numbered(count: int, size: tuple[int, int] = SIZE) -> Iterator[U8]:
     config = SourceStage(source="synthetic:counter", size=f"{size[0]}x{size[1]}", limit=count)
     random = np.random.default_rng(0)
     noise = random.integers(0, 256, (size[1] // 8, size[0] // 8, 3), np.uint8).repeat(8, 0).repeat(8, 1)
-    for frame in source_for("clip", config, Counter(), REAL, Path()).frames(threading.Event()):
+    for frame in source_for("clip", config).frames(threading.Event()):
         image = frame.planes[0].copy()
         rows = image[16 : noise.shape[0]]
         rows[:, : noise.shape[1]] = np.roll(noise, 3 * frame.index, axis=1)[16:]

@@ -15,13 +15,10 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
-from edgert.clock import REAL
 from edgert.config.stages import SourceStage
 from edgert.errors import DeviceError
-from edgert.memory import Counter
 from edgert.stages.gpu import infer_gpu
 from edgert.stages.gpu.gpu_preprocess import hold
 from edgert.stages.source import gst
@@ -171,7 +168,7 @@ def run(
     watched(rig.sessions, waits_for_engine)
     gpu.paused = True
     config = SourceStage.model_validate({"source": SOURCE, "timeout": "5s", "reconnect": False})
-    source: Any = source_for("cam", config, Counter(), REAL, Path())
+    source: Any = source_for("cam", config)
     assert source.on_gpu(rig.device) == ""
     stop = threading.Event()
     starter, cameras = started(made, pool, memory, *sizes[0])

@@ -6,12 +6,11 @@ from pathlib import Path
 from typing import Any
 
 from edgert import Pipeline
-from edgert.clock import REAL
 from edgert.config.stages import SourceStage
-from edgert.memory import Counter
 from edgert.recording.mcap_file import Damage, McapWriter, Message, Topic, read_messages
 from edgert.recording.mcap_messages import topic as topic_named
 from edgert.runtime.frame import U8
+from edgert.stages.context import Context
 from edgert.stages.source.kinds import source_for
 from tests.helpers.clips import h264_units, write_clip
 from tests.helpers.command import ROOT
@@ -72,7 +71,7 @@ STAGES: dict[str, Any] = {
 
 def conveyor(seed: int, count: int, size: str = "320x240") -> Iterator[U8]:
     data = {"source": "python:conveyor:Conveyor", "size": size, "fps": 30, "seed": seed, "limit": count}
-    source = source_for("belt", SourceStage.model_validate(data), Counter(), REAL, ROOT / "pipelines")
+    source = source_for("belt", SourceStage.model_validate(data), Context(ROOT / "pipelines"))
     for frame in source.frames(threading.Event()):
         yield frame.to_bgr()
         frame.lease.release()

@@ -13,15 +13,14 @@ import pytest
 
 from edgert.backend.base import EngineOptions
 from edgert.backend.ort import OrtBackend
-from edgert.clock import REAL
 from edgert.config import InputConfig, flow
 from edgert.config.stages import DrawStage, SourceStage
 from edgert.errors import DeviceError, StageError
 from edgert.graph import load
-from edgert.memory import Counter
 from edgert.memory.cuda import CudaDevice
 from edgert.runtime import Result
 from edgert.runtime.frame import has_pixels, yuv_planes
+from edgert.stages.context import Context
 from edgert.stages.gpu.infer_gpu import SLOTS
 from edgert.stages.kinds import Images
 from edgert.stages.preprocess import Preprocessor
@@ -240,7 +239,7 @@ def test_pixels_of_a_video_that_the_gpu_decodes_are_those_of_the_processor(
     records = 60 + (3 if device is None else 6)  # the slots are warmed up, and where there are graphs recorded
     assert counts.bytes_copied - warm.bytes_copied == 60 * 320 * 240 * 3 // 2 + records * RECORD_BYTES
     assert counts.escaped == 0
-    source = source_for("cam", SourceStage(source=str(clip), decode="cpu"), Counter(), REAL, tmp_path)
+    source = source_for("cam", SourceStage(source=str(clip), decode="cpu"), Context(tmp_path))
     for frame in source.frames(threading.Event()):
         wanted = list(yuv_planes(frame))
         assert all(np.array_equal(one, other) for one, other in zip(PLANES.pop(frame.index), wanted, strict=True))

@@ -20,7 +20,6 @@ from edgert.config import SinkStage
 from edgert.config.stages import SourceStage
 from edgert.errors import ConfigError, EdgertError
 from edgert.graph import to_bytes
-from edgert.memory import Counter
 from edgert.runtime.records import Result
 from edgert.stages.context import Context, make_stage
 from edgert.stages.sink.send import nats as client, sender
@@ -361,7 +360,7 @@ def test_a_broker_that_is_away_at_the_start_and_in_between(
 
 def source(address: str, **keys: Any) -> NatsSource:
     config = SourceStage.model_validate({"source": address, **keys})
-    found = source_for("crops", config, Counter(), VirtualClock(), Path())
+    found = source_for("crops", config, Context(clock=VirtualClock()))
     assert isinstance(found, NatsSource)
     return found
 

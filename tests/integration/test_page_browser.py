@@ -13,10 +13,8 @@ import pytest
 import yaml
 
 from edgert import Pipeline
-from edgert.clock import REAL
 from edgert.config import SinkStage
 from edgert.config.stages import SourceStage
-from edgert.memory import Counter
 from edgert.stages.context import Context, make_stage
 from edgert.stages.sink.web.http_sink import HttpSink
 from edgert.stages.source.kinds import source_for
@@ -376,7 +374,7 @@ def test_what_cannot_be_applied_says_why_and_changes_nothing(page: Page, yard: P
 def test_the_recording_of_an_event_plays_on_the_page(page: Page, tmp_path: Path) -> None:
     """Of a camera's own packets, cut out by a record stage, as the page finds them in its index."""
     film = write_clip(tmp_path / "film.mp4", 120)
-    source = source_for("gate", SourceStage(source=str(film)), Counter(), REAL, Path())
+    source = source_for("gate", SourceStage(source=str(film)))
     keys = {"path": tmp_path / "{stream}.mp4", "clips": {"before": "1s", "after": "1s"}}
     section = SinkStage.model_validate({"sink": "record", "from": "alarm", **keys})
     record = make_stage(section, "clips", Context(sources={"gate": source}))

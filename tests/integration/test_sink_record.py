@@ -14,11 +14,9 @@ from typing import Any
 import av
 import pytest
 
-from edgert.clock import REAL
 from edgert.config import SinkStage
 from edgert.config.stages import SourceStage
 from edgert.errors import StageError
-from edgert.memory import Counter
 from edgert.runtime import Frame, Source
 from edgert.stages.context import Context, make_stage
 from edgert.stages.sink.output_file import OutputFile
@@ -47,7 +45,7 @@ def event(name: str, phase: Phase = "begin", seconds: float = 0.0, way: str = ""
 
 def source_of(address: str, **options: object) -> Source:
     config = SourceStage.model_validate({"source": address, "timeout": "5s", **options})
-    return source_for("cam", config, Counter(), REAL, Path())
+    return source_for("cam", config)
 
 
 def sink_of(source: Source, folder: Path, starts_over: bool = True, **keys: object) -> RecordSink:

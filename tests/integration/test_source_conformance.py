@@ -60,7 +60,7 @@ class Loopback:
 def _by_line(line: str, live: bool, directory: Path, **options: object) -> Made:
     counter = Counter()
     config = SourceStage.model_validate({"source": line, **options})
-    return Made(source_for("cam", config, counter, REAL, directory), counter, live)
+    return Made(source_for("cam", config, Context(directory, counter=counter)), counter, live)
 
 
 @contextmanager

@@ -15,6 +15,7 @@ from edgert.config.stages import SourceStage
 from edgert.errors import StageError
 from edgert.memory import Counter
 from edgert.runtime.frame import Color, Frame
+from edgert.stages.context import Context
 from edgert.stages.source.kinds import source_for
 from tests.helpers.clips import flip_bytes, numbered, write_clip
 from tests.helpers.counter import read_counter
@@ -23,7 +24,7 @@ from tests.helpers.virtual_clock import VirtualClock
 
 def read(path: Path, counter: Counter | None = None, clock: Clock = REAL, **options: object) -> list[Frame]:
     config = SourceStage.model_validate({"source": path.name, **options})
-    source = source_for("cam", config, counter or Counter(), clock, path.parent)
+    source = source_for("cam", config, Context(path.parent, clock=clock, counter=counter or Counter()))
     frames = list(source.frames(threading.Event()))
     source.close()
     return frames
@@ -166,7 +167,7 @@ def test_realtime_holds_frames_back(clip: Path) -> None:
 
 def test_damaged_frames_are_skipped_and_counted(tmp_path: Path) -> None:
     clip = flip_bytes(write_clip(tmp_path / "a.mp4", 90), 60)
-    source = source_for("cam", SourceStage(source=str(clip)), Counter(), REAL, tmp_path)
+    source = source_for("cam", SourceStage(source=str(clip)), Context(tmp_path))
     frames = list(source.frames(threading.Event()))
     skipped = source.stats().skipped
     source.close()
@@ -194,7 +195,7 @@ def test_a_cut_off_recording_with_an_index_is_refused_before_it_starts(tmp_path:
     clip = write_clip(tmp_path / "a.mp4", 60, container={"movflags": "faststart"})
     clip.write_bytes(clip.read_bytes()[: clip.stat().st_size * 6 // 10])
     with pytest.raises(StageError, match="cut off"):
-        source_for("cam", SourceStage(source=str(clip)), Counter(), REAL, tmp_path)
+        source_for("cam", SourceStage(source=str(clip)), Context(tmp_path))
 
 
 def _text(path: Path) -> None:
@@ -254,7 +255,7 @@ def test_a_file_without_one_good_frame_is_an_error(tmp_path: Path) -> None:
 
 def test_stop_is_honored_between_two_frames(clip: Path) -> None:
     stop = threading.Event()
-    source = source_for("cam", SourceStage(source=str(clip), loop=True), Counter(), REAL, clip.parent)
+    source = source_for("cam", SourceStage(source=str(clip), loop=True), Context(clip.parent))
     seen = 0
     for frame in source.frames(stop):
         frame.lease.release()

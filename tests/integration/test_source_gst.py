@@ -10,12 +10,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from edgert.clock import REAL
 from edgert.config.stages import SourceStage
 from edgert.errors import DeviceError
 from edgert.memory import Counter
 from edgert.runtime.frame import Frame
 from edgert.runtime.stage import Source
+from edgert.stages.context import Context
 from edgert.stages.source import gst, gst as gst_map
 from edgert.stages.source.kinds import source_for
 
@@ -26,7 +26,7 @@ SIZE = "width=322,height=242"
 
 def source(pipeline: str, counter: Counter | None = None, **options: object) -> Source:
     config = SourceStage.model_validate({"source": f"gst:{pipeline}", "timeout": "2s", **options})
-    return source_for("cam", config, counter or Counter(), REAL, Path())
+    return source_for("cam", config, Context(counter=counter or Counter()))
 
 
 def frames_of(pipeline: str, counter: Counter | None = None, **options: object) -> list[Frame]:

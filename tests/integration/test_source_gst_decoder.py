@@ -15,6 +15,7 @@ from edgert.errors import DeviceError
 from edgert.memory import Counter
 from edgert.runtime.frame import Frame
 from edgert.runtime.stage import Source
+from edgert.stages.context import Context
 from edgert.stages.source import gst, gst_decoder
 from edgert.stages.source.decoders import DecoderChoice
 from edgert.stages.source.ffmpeg import Video
@@ -30,7 +31,7 @@ REFUSING = "identity error-after=2 ! avdec_h264"
 
 def source(path: Path | str, counter: Counter | None = None, **options: object) -> Source:
     config = SourceStage.model_validate({"source": str(path), **options})
-    return source_for("cam", config, counter or Counter(), REAL, Path())
+    return source_for("cam", config, Context(counter=counter or Counter()))
 
 
 def frames_of(path: Path, counter: Counter | None = None, **options: object) -> list[Frame]:

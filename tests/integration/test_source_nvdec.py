@@ -20,6 +20,7 @@ from edgert.errors import DeviceError, StageError
 from edgert.memory import Counter
 from edgert.memory.cuda import CudaDevice, StreamLease
 from edgert.runtime.frame import Color, Frame
+from edgert.stages.context import Context
 from edgert.stages.source import nvdec as door
 from edgert.stages.source.files import VideoFile
 from edgert.stages.source.kinds import source_for
@@ -43,7 +44,7 @@ class Rig:
 
     def source(self, path: Path, **options: object) -> VideoFile:
         config = SourceStage.model_validate({"source": path.name, **options})
-        return cast("VideoFile", source_for("cam", config, Counter(), REAL, path.parent))
+        return cast("VideoFile", source_for("cam", config, Context(path.parent)))
 
     def frames(self, path: Path, **options: object) -> Iterator[Frame]:
         source = self.source(path, **options)
@@ -164,7 +165,7 @@ def test_the_decoder_works_in_our_context_and_on_our_stream(rig: Rig, clip: Path
 def test_a_camera_on_the_network_is_decoded_with_low_latency(rig: Rig) -> None:
     with RtspServer(h264_units(30)) as server:
         config = SourceStage(source=server.url, realtime=False, limit=5, reconnect=False)
-        source = cast("Any", source_for("cam", config, Counter(), REAL, Path()))
+        source = cast("Any", source_for("cam", config))
         assert source.on_gpu(rig.device) == ""
         frames = list(source.frames(threading.Event()))
         source.close()
@@ -320,8 +321,8 @@ def test_a_real_decoder_gives_the_pixels_of_the_processor(tmp_path: Path, codec:
         pytest.skip(reason)
     path = write_clip(tmp_path / "clip.mp4", 60, codec=codec)
     config = SourceStage(source=path.name)
-    on_cpu = list(source_for("cam", config, Counter(), REAL, tmp_path).frames(threading.Event()))
-    source = cast("VideoFile", source_for("cam", config, Counter(), REAL, tmp_path))
+    on_cpu = list(source_for("cam", config, Context(tmp_path)).frames(threading.Event()))
+    source = cast("VideoFile", source_for("cam", config, Context(tmp_path)))
     assert source.on_gpu(device) == ""
     held: deque[tuple[Frame, Frame]] = deque()
     for cpu, gpu in zip(on_cpu, source.frames(threading.Event()), strict=True):

@@ -24,6 +24,7 @@ from edgert.runtime import Result
 from edgert.runtime.frame import Frame
 from edgert.runtime.json_form import plain_result
 from edgert.runtime.stage import Source
+from edgert.stages.context import Context
 from edgert.stages.source import live
 from edgert.stages.source.decoders import DecoderChoice
 from edgert.stages.source.gst_decoder import DecoderRefusedError
@@ -52,7 +53,7 @@ def _hasty(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> N
 
 def source(url: str, counter: Counter | None = None, **options: object) -> Source:
     config = SourceStage.model_validate({"source": url, "timeout": "2s", **options})
-    return source_for("cam", config, counter or Counter(), REAL, Path())
+    return source_for("cam", config, Context(counter=counter or Counter()))
 
 
 @contextlib.contextmanager

@@ -10,11 +10,10 @@ import av
 import numpy as np
 import pytest
 
-from edgert.clock import REAL
 from edgert.config.stages import SourceStage
 from edgert.errors import StageError
-from edgert.memory import Counter
 from edgert.runtime.frame import Frame
+from edgert.stages.context import Context
 from edgert.stages.source.kinds import source_for
 from edgert.stages.source.packets import Sample
 from tests.helpers.clips import U8, numbered, trimmed, write_clip
@@ -27,7 +26,7 @@ OPTIONS = {"libx264": X264, "libx265": {"x265-params": "bframes=2:keyint=12:log-
 
 def frames_of(path: Path, **options: object) -> list[Frame]:
     config = SourceStage.model_validate({"source": path.name, **options})
-    source = source_for("cam", config, Counter(), REAL, path.parent)
+    source = source_for("cam", config, Context(path.parent))
     frames = list(source.frames(threading.Event()))
     source.close()
     return frames
@@ -153,7 +152,7 @@ def test_a_recorder_is_given_the_same_times(tmp_path: Path) -> None:
     """Packets are recorded as they are, by times that go on over the seam as those of the frames do."""
     part = clip_of(tmp_path / "a.ts", 20).read_bytes()
     (tmp_path / "joined.ts").write_bytes(part + part)
-    source = source_for("cam", SourceStage(source="joined.ts"), Counter(), REAL, tmp_path)
+    source = source_for("cam", SourceStage(source="joined.ts"), Context(tmp_path))
     inbox = source.tap.listen(1 << 24, threading.Event())  # type: ignore[attr-defined]
     frames = list(source.frames(threading.Event()))
     samples: list[Sample] = list(inbox.take())

@@ -8,13 +8,11 @@ import pytest
 
 from edgert.backend import backend
 from edgert.board import detect
-from edgert.clock import REAL
 from edgert.config import SinkStage, SourceStage, TaskConfig, load_pipeline
 from edgert.diagnosis import extensions
 from edgert.diagnosis.probe import Evidence
 from edgert.errors import ConfigError
 from edgert.kinds import DECODERS, REGISTRIES, SINKS, Registry
-from edgert.memory import Counter
 from edgert.runtime import Detections
 from edgert.stages.context import Context, make_stage
 from edgert.stages.decode.detection import Detector
@@ -352,7 +350,7 @@ class Gige:
 
 class TestSources:
     def source(self, **keys: Any) -> Any:
-        return source_for("cam", SourceStage.model_validate(keys), Counter(), REAL, Path())
+        return source_for("cam", SourceStage.model_validate(keys))
 
     def test_one_of_another_package_has_its_scheme(self, site: Path) -> None:
         install(site, "edgert-gige", SOURCE, {"edgert.sources": {"gige": "edgert_gige:Gige"}})

@@ -7,12 +7,10 @@ from importlib import import_module
 from pathlib import Path
 from typing import ClassVar, Protocol
 
-from edgert.clock import Clock
 from edgert.config.stages import SourceStage
 from edgert.errors import ConfigError, StageError, nearest
 from edgert.files import exists
 from edgert.kinds import SOURCES
-from edgert.memory import Counter
 from edgert.runtime.stage import Source
 from edgert.stages.context import Context
 from edgert.stages.source import rtsp
@@ -316,9 +314,7 @@ _CAMERA_KEYS = ("size", "format", "decode", "sensor_mode", "flip", "start")
 """Keys that cause a warning, not an error, so that a file can replace a camera: --set stages.camera.source=clip.mp4."""
 
 
-def source_for(
-    name: str, config: SourceStage, counter: Counter, clock: Clock, directory: Path, pipeline: str = "pipeline"
-) -> Source:
+def source_for(name: str, config: SourceStage, context: Context | None = None) -> Source:
     """Return the source that ``config.source`` names, ready for :meth:`Source.frames`.
 
     Raises:
@@ -327,7 +323,8 @@ def source_for(
         StageError: a file or folder is missing or cannot be read.
         DeviceError: a library that the kind needs is missing.
     """
-    kind, where = kind_of(config.source, directory), f"stages.{name}"
+    context = context or Context()
+    kind, where = kind_of(config.source, context.directory), f"stages.{name}"
     if not kind:
         unknown = config.source.partition(":")[0]
         schemes = (f"{one}://" for one in (*rtsp.SCHEMES, "nats"))
@@ -352,7 +349,7 @@ def source_for(
         else:
             what = f"{option}: has no meaning for {title}"
             raise ConfigError(what, why=why, where=f"{where}.{option}", fix=f"leave {option}: out")
-    source: Source = found.make(name, config, Context(directory, clock, counter, pipeline=pipeline))
+    source: Source = found.make(name, config, context)
     return source
 
 

@@ -1,13 +1,11 @@
 """Frames of sources in memory that the GPU reads."""
 
 import threading
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from edgert.clock import REAL
 from edgert.config.stages import SourceStage
 from edgert.installation import demo_images
 from edgert.memory import TYPICAL_BUFFERS, Counter
@@ -64,7 +62,7 @@ def test_a_source_that_changes_its_size_gives_the_old_memory_back() -> None:
 
 def generated(source: str) -> PythonSource:
     config = SourceStage.model_validate({"source": source, "limit": 12, "size": "320x240"})
-    made = source_for("cam", config, Counter(), REAL, Path())
+    made = source_for("cam", config)
     assert isinstance(made, PythonSource)
     return made
 

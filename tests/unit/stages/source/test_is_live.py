@@ -5,10 +5,9 @@ from typing import Any
 
 import pytest
 
-from edgert.clock import REAL
 from edgert.config import SourceStage
 from edgert.installation import demo_images
-from edgert.memory import Counter
+from edgert.stages.context import Context
 from edgert.stages.source.gst import names_live
 from edgert.stages.source.kinds import is_live, source_for, starts_over
 
@@ -30,7 +29,7 @@ def test_as_the_source_says(source: str, live: bool, realtime: bool | None, tmp_
     if source == "api" and realtime is not None:
         pytest.skip("realtime has no meaning for source: api")
     config = SourceStage(source=source, realtime=realtime)
-    made = source_for("cam", config, Counter(), REAL, tmp_path)
+    made = source_for("cam", config, Context(tmp_path))
     assert is_live(config, tmp_path) == made.live == (live if realtime is None else realtime)
 
 

@@ -15,6 +15,7 @@ from edgert.installation import demo_images
 from edgert.memory import Counter
 from edgert.runtime import Frame
 from edgert.runtime.stage import Source
+from edgert.stages.context import Context
 from edgert.stages.source.kinds import source_for
 from edgert.stages.source.python_images import SCENES
 from tests.helpers.counter import read_counter
@@ -55,7 +56,7 @@ class Camera:
 def made(line: str, folder: Path, counter: Counter | None = None, **options: object) -> tuple[Source, VirtualClock]:
     clock = VirtualClock()
     config = SourceStage.model_validate({"source": line, "limit": 20, **options})
-    return source_for("cam", config, counter or Counter(), clock, folder), clock
+    return source_for("cam", config, Context(folder, clock=clock, counter=counter or Counter())), clock
 
 
 def frames(line: str, folder: Path = Path(), **options: object) -> list[Frame]:

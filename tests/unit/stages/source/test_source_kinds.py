@@ -9,15 +9,15 @@ import pytest
 
 from edgert.config.stages import SourceStage
 from edgert.errors import ConfigError, EdgertError, StageError
-from edgert.memory import Counter
 from edgert.runtime.stage import Source
+from edgert.stages.context import Context
 from edgert.stages.source.kinds import kind_of, source_for
 from tests.helpers.virtual_clock import VirtualClock
 
 
 def make(source: str, directory: Path = Path(), **options: object) -> Source:
     config = SourceStage.model_validate({"source": source, **options})
-    return source_for("cam", config, Counter(), VirtualClock(), directory)
+    return source_for("cam", config, Context(directory, clock=VirtualClock()))
 
 
 @pytest.mark.parametrize(
