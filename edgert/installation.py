@@ -118,6 +118,16 @@ def command(extra: str) -> str:
     return f"pip install {shlex.join(wanted)}"
 
 
+def version_of(package: str) -> str:
+    """Return the version of a package without importing it; empty where it is not installed under this name."""
+    from importlib import metadata
+
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return ""
+
+
 def wheel(version: str) -> str:
     """Return the file name of the wheel that ``make wheel`` writes to ``dist/``."""
     return f"edgert-{version}-py3-none-any.whl"

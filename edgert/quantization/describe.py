@@ -6,7 +6,6 @@ import shlex
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timezone
-from importlib.metadata import PackageNotFoundError, version
 
 from edgert._version import __version__
 from edgert.backend import backend
@@ -14,6 +13,7 @@ from edgert.board.host import core_count, cpu_name
 from edgert.config import ModelConfig, PythonTask
 from edgert.evaluation import EvaluationResult, compare, score
 from edgert.graph import Model, load, to_bytes
+from edgert.installation import version_of
 from edgert.quantization import describe_layers, int8_model, quantizer
 from edgert.quantization.calibration import ranges, threshold
 from edgert.quantization.scheme.units import Target
@@ -31,7 +31,7 @@ _STEPS = {
 
 def provenance(model: Model, table: ranges.RangeTable | None, method: str, command: str, source: str) -> Provenance:
     """Return the facts needed to reproduce a result."""
-    versions = {"edgert": __version__} | {name: _version(name) for name in _PACKAGES}
+    versions = {"edgert": __version__} | {name: version_of(name) for name in _PACKAGES}
     cores = core_count()
     return Provenance(
         model=model.path.name,
@@ -80,15 +80,7 @@ def engine_text(config: ModelConfig) -> str:
     if name not in _ENGINES:
         return name
     title, package = _ENGINES[name]
-    return f"{title} {_version(package)}".strip()
-
-
-def _version(package: str) -> str:
-    """Return the version of a package without importing it; empty where it is not installed under this name."""
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return ""
+    return f"{title} {version_of(package)}".strip()
 
 
 METRICS: Mapping[str, str] = {

@@ -15,7 +15,7 @@ from edgert.quantization.calibration import ranges, walk
 from edgert.quantization.evaluator import CORRECTION_IMAGES, REPAIRED, Evaluator, TaskEvaluator, evaluator_of
 from edgert.quantization.quantization_error import is_clear, noisy_outputs, outputs_with_fixed_rows, sqnr
 from edgert.quantization.quantizer import Quantized, Quantizer, Recipe, for_this_machine
-from edgert.quantization.recovery import SCAN_IMAGES, Costs, MixedPrecision, Recovered, RecoveryOptions, recover
+from edgert.quantization.recovery import SCAN_IMAGES, Costs, MixedPrecision, Recovered, recover
 from edgert.quantization.run import DEFAULT_RUN, Run
 from edgert.quantization.scheme.units import USUAL_DLA, Target
 
@@ -145,8 +145,16 @@ def quantize_and_recover(
         return None if other is None else _quantizer(other, recipe, run)
 
     key = f"{evaluator.setup.dataset.path} {evaluator.metric}" if isinstance(evaluator, TaskEvaluator) else ""
-    options = RecoveryOptions(smoothed if smooth and recipe.target != "ort" else None, budget_s, state, key, run.bar)
-    return recover(_quantizer(calibrated, recipe, run), evaluator, options, run.log)
+    may_smooth = smooth and recipe.target != "ort"
+    return recover(
+        _quantizer(calibrated, recipe, run),
+        evaluator,
+        run,
+        smoothed=smoothed if may_smooth else None,
+        budget_s=budget_s,
+        state=state,
+        key=key,
+    )
 
 
 def round_only_model(config: ModelConfig, calibrated: CalibratedModel) -> Model:

@@ -16,7 +16,7 @@ from edgert.errors import CalibrationError
 from edgert.quantization.calibration.ranges import Memo, Units
 from edgert.quantization.evaluator import Evaluator, Result
 from edgert.quantization.quantizer import Quantized, Quantizer, rounding_noise
-from edgert.quantization.run import Log
+from edgert.quantization.run import Run
 from edgert.reporter import Bar
 
 # The cost of a unit is the error that it makes when it alone is INT8. The error that is saved by keeping it alone says
@@ -202,46 +202,39 @@ class Recovered:
     search: MixedPrecision | None = None
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class RecoveryOptions:
-    """Allowed steps of a recovery.
-
-    Attributes:
-        smoothed: function that returns a quantizer of the model with smoothed activations, or None where smoothing
-            changes nothing; None forbids the step.
-        budget_s: seconds for finding units to keep; None keeps none.
-        state: file in which this search survives an interruption, with another file beside it.
-        key: digest of all that the evaluation depends on, for this file.
-    """
-
-    smoothed: Callable[[], Quantizer | None] | None = None
-    budget_s: float | None = None
-    state: Path | None = None
-    key: str = ""
-    bar: Bar | None = None
-
-
-def recover(quantizer: Quantizer, evaluator: Evaluator | None, options: RecoveryOptions, log: Log) -> Recovered:
+def recover(
+    quantizer: Quantizer,
+    evaluator: Evaluator | None,
+    run: Run,
+    *,
+    smoothed: Callable[[], Quantizer | None] | None = None,
+    budget_s: float | None = None,
+    state: Path | None = None,
+    key: str = "",
+) -> Recovered:
     """Return the INT8 model, recovered by allowed steps until the evaluator finds it good enough.
 
-    The best model found is returned even if it is not good enough; see its result. Raises EdgertError: the model cannot
-    be made or run, or the evaluation was stopped.
+    The best model found is returned even if it is not good enough; see its result. ``smoothed`` returns a quantizer of
+    the model with smoothed activations, or None where smoothing changes nothing; without it the step is left out.
+    ``budget_s`` are seconds for finding units to keep; None keeps none. That search survives an interruption in the
+    file ``state`` and another beside it; ``key`` is the digest of all that the evaluation depends on. Raises
+    EdgertError: the model cannot be made or run, or the evaluation was stopped.
     """
     if evaluator is None:
         return Recovered(quantizer, quantizer.finish())
     best = choose_correction(quantizer, evaluator)
     if _value(best) >= evaluator.floor:
         return best
-    log(f"{evaluator.metric} {_value(best):.3f}, below the goal of {evaluator.goal:.3f}")
-    if options.smoothed is not None:
-        log("smoothing activations")
-        other = options.smoothed()
+    run.log(f"{evaluator.metric} {_value(best):.3f}, below the goal of {evaluator.goal:.3f}")
+    if smoothed is not None:
+        run.log("smoothing activations")
+        other = smoothed()
         if other is not None:
             best = max(best, choose_correction(other, evaluator), key=_value)
-    if _value(best) >= evaluator.goal or options.budget_s is None:
+    if _value(best) >= evaluator.goal or budget_s is None:
         return best
-    log(f"looking for the layers that cost the accuracy, for at most {options.budget_s / 60:.0f} min")
-    return _keep_units(best, evaluator, options, options.budget_s, log)
+    run.log(f"looking for the layers that cost the accuracy, for at most {budget_s / 60:.0f} min")
+    return _keep_units(best, evaluator, run, budget_s, state, key)
 
 
 def choose_correction(quantizer: Quantizer, evaluator: Evaluator) -> Recovered:
@@ -254,19 +247,19 @@ def choose_correction(quantizer: Quantizer, evaluator: Evaluator) -> Recovered:
 
 
 def _keep_units(
-    whole: Recovered, evaluator: Evaluator, options: RecoveryOptions, budget_s: float, log: Log
+    whole: Recovered, evaluator: Evaluator, run: Run, budget_s: float, state: Path | None, key: str
 ) -> Recovered:
     """Return the model with as few units kept in higher precision as possible."""
     quantizer = whole.quantizer
-    key = f"{quantizer.model.digest} {quantizer.recipe} {options.key}"
+    key = f"{quantizer.model.digest} {quantizer.recipe} {key}"
     noise = cache(rounding_noise(quantizer, quantizer.feeds[:SCAN_IMAGES]))
     ranking = scan(
         quantizer.units,
         noise,
-        state=None if options.state is None else options.state.with_name(f"{options.state.name}.scan"),
+        state=None if state is None else state.with_name(f"{state.name}.scan"),
         key=key,
         budget_s=budget_s * _SCAN_SHARE,
-        bar=options.bar,
+        bar=run.bar,
     )
     made = {frozenset[str](): whole}
 
@@ -274,15 +267,13 @@ def _keep_units(
         if kept not in made:
             model = quantizer.finish(kept, correct=whole.corrected)
             made[kept] = replace(whole, quantized=model, result=evaluator.evaluate(model))
-            log(f"{evaluator.metric} {_value(made[kept]):.3f} with {len(kept)} of {len(ranking)} layers kept")
+            run.log(f"{evaluator.metric} {_value(made[kept]):.3f} with {len(kept)} of {len(ranking)} layers kept")
         return _value(made[kept])
 
     def may_drop(whole: frozenset[str], rest: frozenset[str]) -> bool:
         return noise(rest) <= _NOISE_LIMIT * noise(whole)
 
-    found = search(
-        tuple(ranking), measured, evaluator.goal, state=options.state, key=key, budget_s=budget_s, may_drop=may_drop
-    )
+    found = search(tuple(ranking), measured, evaluator.goal, state=state, key=key, budget_s=budget_s, may_drop=may_drop)
     kept = frozenset(found.kept)
     measured(kept)  # a resumed search has the value, not the model
     best = made[kept]

@@ -5,7 +5,6 @@ import platform
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ from edgert.backend.ort import OrtBackend
 from edgert.board.devices import cuda_driver
 from edgert.board.host import core_count, cpu_name
 from edgert.files import replace_text
+from edgert.installation import version_of
 from edgert.quantization.throughput import Timing
 from edgert.steps import digest_of
 from edgert.tuner.candidates import Tactic
@@ -32,8 +32,8 @@ def identity() -> dict[str, str]:
         "cores": str(core_count()),
         "system": f"{platform.system()} {platform.machine()}",
         "onnxruntime": OrtBackend().version,
-        "openvino": _version("openvino"),
-        "tensorrt": _version("tensorrt"),
+        "openvino": version_of("openvino"),
+        "tensorrt": version_of("tensorrt"),
         "gpu": ", ".join([*gpus, f"CUDA {driver.version}"]) if driver is not None and gpus else "",
     }
 
@@ -42,13 +42,6 @@ def difference(then: Mapping[str, str], now: Mapping[str, str]) -> str:
     """Return the changes of an identity, such as ``"cores 8 → 2, openvino none → 2026.4.1"``; empty if none."""
     keys = [key for key in (*then, *(now.keys() - then.keys())) if then.get(key, "") != now.get(key, "")]
     return ", ".join(f"{key} {then.get(key) or 'none'} → {now.get(key) or 'none'}" for key in keys)
-
-
-def _version(package: str) -> str:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return ""
 
 
 @dataclass(frozen=True, slots=True)

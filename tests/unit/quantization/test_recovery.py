@@ -9,7 +9,8 @@ import pytest
 from edgert.quantization import recovery as module
 from edgert.quantization.evaluator import Result
 from edgert.quantization.quantizer import Quantized, Quantizer
-from edgert.quantization.recovery import Recovered, RecoveryOptions, recover
+from edgert.quantization.recovery import Recovered, recover
+from edgert.quantization.run import DEFAULT_RUN, Run
 
 COSTS = {"stem": 0.3, "body": 0.02, "head": 0.2}
 
@@ -56,12 +57,8 @@ def costs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "rounding_noise", noise)
 
 
-def recovered(
-    maker: Maker, evaluator: Scores | None, options: RecoveryOptions | None = None, logged: list[str] | None = None
-) -> Recovered:
-    return recover(
-        cast(Quantizer, maker), evaluator, options or RecoveryOptions(), (logged if logged is not None else []).append
-    )
+def recovered(maker: Maker, evaluator: Scores | None, run: Run = DEFAULT_RUN, **allowed: Any) -> Recovered:
+    return recover(cast(Quantizer, maker), evaluator, run, **allowed)
 
 
 def smoothed() -> Quantizer:
@@ -70,7 +67,7 @@ def smoothed() -> Quantizer:
 
 def test_without_an_evaluator_it_is_made_as_asked() -> None:
     maker = Maker()
-    made = recovered(maker, None, RecoveryOptions(smoothed, 60))
+    made = recovered(maker, None, smoothed=smoothed, budget_s=60)
     assert maker.made == [(frozenset(), True)]
     assert made.result is None and made.search is None
 
@@ -90,38 +87,38 @@ def test_without_images_to_correct_over_there_is_one_version() -> None:
 
 def test_a_good_model_is_let_alone() -> None:
     logged: list[str] = []
-    made = recovered(Maker(), Scores(floor=0.4), RecoveryOptions(smoothed, 60), logged)
+    made = recovered(Maker(), Scores(floor=0.4), Run(log=logged.append), smoothed=smoothed, budget_s=60)
     assert made.search is None and made.quantizer.model.digest == "0" and logged == []
 
 
 def test_channels_are_evened_out_first_and_units_kept_after_that() -> None:
-    made = recovered(Maker(), Scores(), RecoveryOptions(smoothed, 60))
+    made = recovered(Maker(), Scores(), smoothed=smoothed, budget_s=60)
     assert cast(Any, made.quantized) == ("smooth", frozenset({"stem"}), True)
     assert made.search is not None and made.search.kept == ("stem",) and made.search.met
     assert made.scan is not None and tuple(made.scan) == ("stem", "head", "body")
-    enough = recovered(Maker(), Scores(smoothing=0.6), RecoveryOptions(smoothed, 60))
+    enough = recovered(Maker(), Scores(smoothing=0.6), smoothed=smoothed, budget_s=60)
     assert enough.search is None and cast(Any, enough.quantized)[0] == "smooth"
 
 
 def test_the_search_says_how_long_it_may_take_and_what_it_found() -> None:
     logged: list[str] = []
     moved: list[tuple[str, int, int]] = []
-    options = RecoveryOptions(None, 120, bar=lambda *reported: moved.append(reported))
-    recovered(Maker(), Scores(), options, logged)
+    run = Run(log=logged.append, bar=lambda *reported: moved.append(reported))
+    recovered(Maker(), Scores(), run, budget_s=120)
     assert "looking for the layers that cost the accuracy, for at most 2 min" in logged
     assert [line for line in logged if line.endswith("with 1 of 3 layers kept")]
     assert moved == [("ranking layers", done, 3) for done in range(3)]
 
 
 def test_smoothing_out_that_does_harm_or_nothing_is_not_used() -> None:
-    worse = recovered(Maker(), Scores(smoothing=-0.1), RecoveryOptions(smoothed, 60))
+    worse = recovered(Maker(), Scores(smoothing=-0.1), smoothed=smoothed, budget_s=60)
     assert cast(Any, worse.quantized) == ("plain", frozenset({"stem", "head"}), True)
-    nothing = recovered(Maker(), Scores(), RecoveryOptions(lambda: None, 60))
+    nothing = recovered(Maker(), Scores(), smoothed=lambda: None, budget_s=60)
     assert cast(Any, nothing.quantized) == ("plain", frozenset({"stem", "head"}), True)
 
 
 def test_without_time_nothing_is_kept() -> None:
-    made = recovered(Maker(), Scores(), RecoveryOptions())
+    made = recovered(Maker(), Scores())
     assert made.search is None and made.result is not None and made.result.value < 0.8
 
 
@@ -133,21 +130,21 @@ def test_biases_are_tried_again_once_less_is_lost() -> None:
             _, kept, corrected = cast(tuple[str, frozenset[str], bool], quantized)
             return Result(super().evaluate(quantized).value + (0.02 if kept else -0.1) * corrected)
 
-    made = recovered(Maker(), Late(0.0), RecoveryOptions(None, 60))
+    made = recovered(Maker(), Late(0.0), budget_s=60)
     assert made.corrected and cast(Any, made.quantized) == ("plain", frozenset({"stem", "head"}), True)
 
 
 def test_what_cannot_be_recovered_comes_back_as_the_best_there_was() -> None:
-    made = recovered(Maker(), Scores(0.0, goal=1.5), RecoveryOptions(None, 60))
+    made = recovered(Maker(), Scores(0.0, goal=1.5), budget_s=60)
     assert made.search is not None and not made.search.met
     assert set(made.search.kept) == set(COSTS)
 
 
 def test_an_interrupted_search_goes_on(tmp_path: Path) -> None:
     state = tmp_path / "state.json"
-    recovered(Maker(), Scores(), RecoveryOptions(None, 60, state))
+    recovered(Maker(), Scores(), budget_s=60, state=state)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["state.json", "state.json.scan"]
     maker = Maker()
-    again = recovered(maker, Scores(), RecoveryOptions(None, 60, state))
+    again = recovered(maker, Scores(), budget_s=60, state=state)
     assert cast(Any, again.quantized) == ("plain", frozenset({"stem", "head"}), True)
     assert [kept for kept, _ in maker.made] == [frozenset(), frozenset(), frozenset({"stem", "head"})]
