@@ -10,7 +10,6 @@ import pytest
 
 from edgert.config import AccuracyConfig, CalibrateConfig, ClassifyTask, InputConfig, ModelConfig
 from edgert.config.model_section import QuantizeConfig
-from edgert.dataset import open_images
 from edgert.evaluation import EvaluationResult, compare, evaluate_model, score
 from edgert.graph import read, to_bytes
 from edgert.quantization.calibrated import CalibratedModel, calibrate_section
@@ -18,16 +17,9 @@ from edgert.quantization.calibration.threshold import METHODS
 from edgert.quantization.describe import accuracy_rows, describe, summary
 from edgert.quantization.int8_model import QuantizationResult, quantize_section
 from edgert.quantization.recovery import MixedPrecision
-from tests.unit.quantization.network import IMAGES, SIZE, network
+from tests.unit.quantization.network import IMAGES, network, random_images
 
 LAYERS = ("first", "second", "third", "last")
-
-
-@pytest.fixture(scope="module")
-def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("model") / "net.onnx"
-    path.write_bytes(to_bytes(network()))
-    return path
 
 
 def section(file: Path, **quantize: object) -> ModelConfig:
@@ -42,9 +34,7 @@ def section(file: Path, **quantize: object) -> ModelConfig:
 
 @cache
 def calibrated(file: Path, equalize: bool) -> CalibratedModel:
-    random = np.random.default_rng(5)
-    images = [random.integers(0, 256, (SIZE, SIZE, 3), dtype=np.uint8) for _ in range(IMAGES)]
-    return calibrate_section(section(file, equalize=equalize), images=open_images(images))
+    return calibrate_section(section(file, equalize=equalize), images=random_images(IMAGES, 5))
 
 
 def outcome(config: ModelConfig, *, by_task: bool = False) -> QuantizationResult:

@@ -14,6 +14,7 @@ from hypothesis import given, settings, strategies as st
 
 from edgert.errors import CalibrationError
 from edgert.quantization.calibration.value_histogram import BINS, MIN_EXPONENT, Histogram
+from tests.unit.quantization.histograms import of
 
 Array = npt.NDArray[Any]
 
@@ -25,13 +26,6 @@ FLOATS = st.one_of(
     st.integers(-127, 127).map(lambda k: 2.0**k),
 )
 LISTS = st.lists(FLOATS, max_size=60)
-
-
-def of(*arrays: object) -> Histogram:
-    histogram = Histogram()
-    for array in arrays:
-        histogram.add(np.asarray(array, np.float32))
-    return histogram
 
 
 def exactly(values: list[float]) -> tuple[int, list[int]]:

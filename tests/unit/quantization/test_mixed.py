@@ -82,11 +82,6 @@ def test_the_two_that_matter_are_found_among_many() -> None:
     assert result.reason == "1 reaches 0.95 with 2 of 100 units kept"
 
 
-def test_units_within_the_prefix_that_do_nothing_are_given_back() -> None:
-    result = search(units(20), additive({**dict.fromkeys(units(20), 0.0), "u0": 0.3, "u17": 0.3}), 0.9)
-    assert result.kept == ("u0", "u17")
-
-
 def test_the_result_was_measured_and_so_is_what_is_reported_of_it() -> None:
     accuracy = Measured(additive(dict.fromkeys(units(9), 0.01)))
     result = search(units(9), accuracy, 0.955)
@@ -155,13 +150,6 @@ def test_another_floor_uses_what_is_known(tmp_path: Path) -> None:
     search(units(16), again, 0.92, state=tmp_path / "s", key="k")
     assert frozenset() not in again.asked
     assert len(again.asked) < len(search(units(16), measure, 0.92).tried)
-
-
-def test_another_key_starts_over_and_reports_it(tmp_path: Path) -> None:
-    search(units(3), lambda kept: len(kept), 2, state=tmp_path / "s", key="k")
-    accuracy = Measured(lambda kept: len(kept))
-    result = search(units(3), accuracy, 2, state=tmp_path / "s", key="other")
-    assert len(accuracy.asked) == len(result.tried)
 
 
 def test_numbers_that_are_none() -> None:

@@ -1,17 +1,11 @@
 """When more images would not move the ranges."""
 
-import numpy as np
 import pytest
 
 from edgert.quantization.calibration import range_calibrator
 from edgert.quantization.calibration.range_calibrator import Settling
 from edgert.quantization.calibration.value_histogram import Histogram
-
-
-def of(*values: float) -> Histogram:
-    histogram = Histogram()
-    histogram.add(np.array(values, np.float32))
-    return histogram
+from tests.unit.quantization.histograms import of
 
 
 def test_half_a_percent_is_the_limit() -> None:

@@ -4,20 +4,13 @@ import json
 import logging
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from edgert.errors import CalibrationError
 from edgert.quantization.calibration import range_calibrator
 from edgert.quantization.calibration.range_calibrator import Journal, Tally, fingerprint
-from edgert.quantization.calibration.value_histogram import Histogram
 from tests.helpers.feeds import Noise, Order
-
-
-def of(*values: float) -> Histogram:
-    histogram = Histogram()
-    histogram.add(np.array(values, np.float32))
-    return histogram
+from tests.unit.quantization.histograms import of
 
 
 def tally(done: int = 8) -> Tally:

@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 
 from edgert._version import __version__
@@ -15,15 +14,10 @@ from edgert.quantization.calibration.ranges import RangeTable, load_table, save_
 from edgert.quantization.calibration.threshold import METHODS, ZERO_AMAX, threshold
 from edgert.quantization.calibration.value_histogram import Histogram
 from tests.helpers.models import conv
+from tests.unit.quantization.histograms import of
 
 DIGEST = "5e" * 32
 ODD = ("a:b/c", "", "dock\n\t\"'", "Größe 尺寸", "\ud800 alone", "tensors")
-
-
-def of(values: npt.NDArray[Any]) -> Histogram:
-    histogram = Histogram()
-    histogram.add(values)
-    return histogram
 
 
 RNG = np.random.default_rng(5)

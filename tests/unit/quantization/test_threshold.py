@@ -19,6 +19,7 @@ from edgert.quantization.calibration.threshold import (
     threshold,
 )
 from edgert.quantization.calibration.value_histogram import BINS, Histogram
+from tests.unit.quantization.histograms import of
 
 Array = npt.NDArray[Any]
 
@@ -51,12 +52,6 @@ DATA = {
     "great": RNG.normal(0, 1e30, SIZE),
     "one value": np.full(SIZE, 5.0),
 }
-
-
-def of(values: Array) -> Histogram:
-    histogram = Histogram()
-    histogram.add(np.asarray(values))
-    return histogram
 
 
 def counted(counts: Array) -> Histogram:

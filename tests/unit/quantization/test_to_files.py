@@ -21,13 +21,6 @@ from tests.unit.quantization.network import IMAGES, SIZE, network
 INPUT = edgert.InputConfig(resize="stretch", std=(64.0,))
 
 
-@pytest.fixture(scope="module")
-def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("model") / "net.onnx"
-    path.write_bytes(to_bytes(network()))
-    return path
-
-
 ALL_IMAGES = edgert.CalibrateOptions(early_stop=False)
 
 
