@@ -17,7 +17,7 @@ from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from edgert.board.gpu_start import gpu_started
+from edgert.board.devices import gpu_started
 from edgert.config import PipelineFile, PipelineSource, load_pipeline
 from edgert.config.engine_choice import TENSORRT
 from edgert.errors import EdgertError, StageError

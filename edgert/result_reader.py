@@ -65,7 +65,7 @@ class Tap:
         """Return the next result with a lease of its frame and a drawn image on the host; None after the last.
 
         Raises:
-            queue.Empty: no result came within ``timeout`` seconds.
+            ResultTimeout: no result came within ``timeout`` seconds.
             EdgertError: the first error of any stage.
         """
         try:
@@ -74,7 +74,7 @@ class Tap:
                 item = self._inlet.get(timeout)
         except queue.Empty:
             self._runner.raise_error()
-            raise
+            raise timeout_error(self.stages, timeout) from None
         if item is None:
             self._runner.raise_error()
             return None
@@ -118,8 +118,6 @@ class Results(Iterator[Result]):
                 raise StopIteration
             self._held[threading.get_ident()] = result
             return result
-        except queue.Empty:
-            raise timeout_error(self._tap.stages, self._timeout) from None
         finally:
             self._turn.release()
 
@@ -161,9 +159,9 @@ class NewestResult:
     def _take(self, timeout: float | None) -> Result | None:
         try:
             return self._tap.take(timeout)
-        except queue.Empty:
+        except ResultTimeout:
             if self._newest is None:
-                raise timeout_error(self._tap.stages, timeout) from None
+                raise
             return None
 
     def close(self) -> None:
@@ -187,7 +185,7 @@ async def stream(connect: Callable[[], Tap], timeout: float | None) -> AsyncIter
             left = _POLL_S if until is None else min(until - time.monotonic(), _POLL_S)
             try:
                 return tap.take(max(left, 0.0))
-            except queue.Empty:
+            except ResultTimeout:
                 if until is not None and time.monotonic() >= until:
                     raise timeout_error(tap.stages, timeout) from None
         return None

@@ -52,8 +52,8 @@ def load_board(path: Path) -> Board:
         raise document_error(document, error) from None
     mistakes = list(contradictions(board))
     if board.name != path.stem:
-        mistakes.insert(0, Mistake(("name",), f"board file has name: {board.name!r}", fix=f"name: {path.stem}"))
-    errors = [ConfigError(one.what, why=one.why, where=document.where(one.loc), fix=one.fix) for one in mistakes]
+        mistakes.insert(0, (("name",), f"board file has name: {board.name!r}", "", f"name: {path.stem}"))
+    errors = [ConfigError(what, why=why, where=document.where(loc), fix=fix) for loc, what, why, fix in mistakes]
     if errors:
         errors[0].others = tuple(errors[1:])
         raise errors[0]
@@ -135,14 +135,8 @@ def _is_path(text: str) -> bool:
 # Contradictions of a board's numbers, such as a mode that is faster than its board.
 
 
-@dataclass(frozen=True, slots=True)
-class Mistake:
-    """Mistake in a board file: its key path, the wrong key and value, the reason, and the correction."""
-
-    loc: Loc
-    what: str
-    why: str = ""
-    fix: str = ""
+Mistake = tuple[Loc, str, str, str]
+"""Mistake in a board file: its key path, the wrong key and value, the reason or nothing, and the correction."""
 
 
 _AT_MOST = {
@@ -181,18 +175,18 @@ def _mode_mistakes(board: Board, n: int, mode: Mode) -> Iterator[Mistake]:
         what = f"mode {mode.name}: {key}: {value:g}"
         if value > most:
             fix = f"{key}: {most:g} or less, or correct {section}.{limit}"
-            yield Mistake(("modes", n, key), f"{what} is impossible", f"the board has {section}.{limit}: {most:g}", fix)
+            yield ("modes", n, key), f"{what} is impossible", f"the board has {section}.{limit}: {most:g}", fix
         elif value < most and key in mode.uncapped and key in _CLOCKS:
             why = f"the mode lists it under uncapped, but {section}.{limit} is {most:g}"
-            yield Mistake(("modes", n, key), f"{what} is a cap", why, f"{key}: {most:g}")
+            yield ("modes", n, key), f"{what} is a cap", why, f"{key}: {most:g}"
     for key in mode.estimated:
         if getattr(mode, key, None) is None:
             what, fix = f"mode {mode.name}: estimated: {key!r} has no value", "write the estimate, or remove the key"
-            yield Mistake(("modes", n, "estimated"), what, fix=fix)
+            yield ("modes", n, "estimated"), what, "", fix
     for key in mode.uncapped:
         if key not in _CLOCKS:
             what = f"mode {mode.name}: uncapped: {key!r} is not a clock"
-            yield Mistake(("modes", n, "uncapped"), what, fix=f"clocks: {', '.join(_CLOCKS)}")
+            yield ("modes", n, "uncapped"), what, "", f"clocks: {', '.join(_CLOCKS)}"
 
 
 def _name_mistakes(board: Board) -> Iterator[Mistake]:
@@ -202,7 +196,7 @@ def _name_mistakes(board: Board) -> Iterator[Mistake]:
         bare = bare_name(mode.name)
         if bare in seen:
             what, why = f"two modes are called {mode.name!r}", f"modes are selected by name; {seen[bare]!r} is above"
-            yield Mistake(("modes", n, "name"), what, why, "rename or remove one of them")
+            yield ("modes", n, "name"), what, why, "rename or remove one of them"
         seen.setdefault(bare, mode.name)
     names = [mode.name for mode in board.modes]
     used: list[tuple[Loc, str, str]] = []
@@ -211,21 +205,21 @@ def _name_mistakes(board: Board) -> Iterator[Mistake]:
     for loc, of, name in used:
         if name not in names:
             what = f"{of} {name!r} is not a mode of the board{nearest(name, names)}"
-            yield Mistake(loc, what, fix=f"modes: {', '.join(names)}")
+            yield loc, what, "", f"modes: {', '.join(names)}"
 
 
 def _unit_mistakes(board: Board) -> Iterator[Mistake]:
     dla, gpu = board.dla, board.gpu
     if not dla.cores and dla.generation is not None:
         what = f"dla.generation: {dla.generation} for a board without DLA cores"
-        yield Mistake(("dla", "generation"), what, "dla.cores is 0", "generation: null, or correct dla.cores")
+        yield ("dla", "generation"), what, "dla.cores is 0", "generation: null, or correct dla.cores"
     if dla.cores and dla.generation is None:
         what, why = "dla.generation: null for a board with DLA cores", f"dla.cores is {dla.cores}"
-        yield Mistake(("dla", "generation"), what, why, "generation: 1 (Xavier) or 2 (Orin)")
+        yield ("dla", "generation"), what, why, "generation: 1 (Xavier) or 2 (Orin)"
     if gpu.cuda_cores % gpu.sms:
         what = f"gpu.cuda_cores: {gpu.cuda_cores} is not a multiple of {gpu.sms} SMs"
         why, fix = "every SM has the same number of cores", "correct gpu.cuda_cores or gpu.sms"
-        yield Mistake(("gpu", "cuda_cores"), what, why, fix)
+        yield ("gpu", "cuda_cores"), what, why, fix
 
 
 def _origin_mistakes(loc: Loc, section: Sourced) -> Iterator[Mistake]:
@@ -235,7 +229,7 @@ def _origin_mistakes(loc: Loc, section: Sourced) -> Iterator[Mistake]:
         for key in origin.of:
             if key not in keys:
                 what = f"origins of {key!r}, which is not in {'.'.join(map(str, loc))}{nearest(key, keys)}"
-                yield Mistake((*loc, "origins", n, "of"), what, fix=f"keys: {', '.join(keys)}")
+                yield (*loc, "origins", n, "of"), what, "", f"keys: {', '.join(keys)}"
 
 
 # Data sheet: every number of a board with its source, and derived speeds.

@@ -65,14 +65,7 @@ class Bundle:
         return content
 
     def signer(self, signers: Path | None) -> Signer | None:
-        """Return who signed the bundle; None if it is unsigned and needs no signature.
-
-        Args:
-            signers: file of allowed signers; None: anyone may sign, and a signature is optional.
-
-        Raises:
-            ArtifactError: the bundle is unsigned, was changed since it was signed, or its key is not allowed.
-        """
+        """Return who signed the bundle; arguments and errors are those of :func:`~edgert.bundle.signature.verify`."""
         return verify(self.manifest.to_bytes(), self.signature, signers, str(self.path))
 
     @contextlib.contextmanager

@@ -223,13 +223,6 @@ class _Nodes(_Content):
     nodes: list[str]
 
 
-class _Tuned(_Content):
-    gain: float
-    runs: int
-    live: bool
-    machine: dict[str, str]
-
-
 class _Result(_Content):
     library: str
     seconds: float
@@ -291,13 +284,8 @@ class EngineChecks(_Content):
     input: str = ""
 
 
-_CONTENTS: Mapping[str, type[_Content]] = {
-    "quality": _Quality,
-    "placement": _Placement,
-    "fp16_nodes": _Nodes,
-    "tune": _Tuned,
-}
-"""Contents of a model's files, by kind."""
+_CONTENTS: Mapping[str, type[_Content]] = {"quality": _Quality, "placement": _Placement, "fp16_nodes": _Nodes}
+"""Contents of a model's files, by kind; its reader checks that of a search for settings."""
 
 
 def check_contents(manifest: Manifest, read: Callable[[str], bytes], where: str) -> None:

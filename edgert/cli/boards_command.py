@@ -191,21 +191,22 @@ def _dla_text(dla: Dla) -> str:
 
 
 def _gpu_tops(board: Board, mode: Mode, precision: Precision) -> str:
-    rate = getattr(board.gpu.ops_per_clock, precision)
-    return (
-        NONE
-        if rate is None
-        else _estimate_sign(mode, "sms", "gpu_mhz") + _format_speed(board.gpu_tops(mode, precision))
-    )
+    if getattr(board.gpu.ops_per_clock, precision) is None:
+        return NONE
+    return _figure(mode, _format_speed(board.gpu_tops(mode, precision)), "sms", "gpu_mhz")
 
 
 def _bandwidth(board: Board, mode: Mode) -> str:
-    return _estimate_sign(mode, "emc_mhz") + _format_speed(board.bandwidth_gb_s(mode))
+    return _figure(mode, _format_speed(board.bandwidth_gb_s(mode)), "emc_mhz")
 
 
-def _estimate_sign(mode: Mode, *keys: str) -> str:
-    """Return ``~`` where one of these keys of a mode is estimated, else nothing."""
-    return "~" if set(keys) & set(mode.estimated) else ""
+def _clock(mode: Mode, key: str) -> str:
+    return _figure(mode, _format_exact(getattr(mode, key)), key)
+
+
+def _figure(mode: Mode, text: str, *keys: str) -> str:
+    """Return a text, behind ``~`` where one of these keys of a mode is estimated."""
+    return f"~{text}" if set(keys) & set(mode.estimated) else text
 
 
 def _dla_tops(board: Board, mode: Mode) -> str:
@@ -235,10 +236,6 @@ def _format_speed(value: float | None) -> str:
 def _format_exact(value: float | None) -> str:
     """Return a clock or a count as the board's file has it."""
     return UNKNOWN if value is None else f"{value:g}"
-
-
-def _clock(mode: Mode, key: str) -> str:
-    return _estimate_sign(mode, key) + _format_exact(getattr(mode, key))
 
 
 def _format_value(value: object) -> str:

@@ -84,12 +84,11 @@ def ctl(
 
 def _lines_of_answer(verb: str, result: Any, repeated: str, where: str) -> list[str]:
     """Return what an answer says. Raises DeviceError for one without its parts: anything may be behind ``--url``."""
-    from edgert.control.client import NOT_EDGERT
-
-    about = _show_lines(result) if verb == "show" else _plan_lines(result, repeated) if verb == "apply" else None
     try:
-        return list(_result_lines(verb, result) if about is None else about)
+        return list(_result_lines(verb, result, repeated))
     except (LookupError, TypeError, AttributeError, ValueError) as error:
+        from edgert.control.client import NOT_EDGERT
+
         raise DeviceError(f"{where} {NOT_EDGERT}", why=f"its answer to {verb} lacks parts") from error
 
 
@@ -137,9 +136,13 @@ def _plan_lines(result: Mapping[str, Any], command: str) -> Iterator[str]:
         yield f"nothing has changed yet; to apply it: {command} --plan {result['plan']}"
 
 
-def _result_lines(verb: str, result: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the lines that any other verb prints: what it did."""
-    if verb in ("swap", "back"):
+def _result_lines(verb: str, result: Mapping[str, Any], command: str) -> Iterator[str]:
+    """Yield the lines that a verb prints: what it did."""
+    if verb == "show":
+        yield from _show_lines(result)
+    elif verb == "apply":
+        yield from _plan_lines(result, command)
+    elif verb in ("swap", "back"):
         yield f"model {result['model']}: {result['text']}"
         if verb == "swap":
             yield "edgert ctl show says how far it is"

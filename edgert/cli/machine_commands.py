@@ -165,12 +165,9 @@ def _watch_machine(
         rows = pipelines.read()
         if history is not None:
             history.add(rows)
-        data = {**sample.to_json(), "time": time.time(), "energy": _energy_json(energy), "pipelines": rows}
+        spent = {name: getattr(energy, name) for name in ("joules", "covered_s", "modeled_s", "missing_s")}
+        data = {**sample.to_json(), "time": time.time(), "energy": spent, "pipelines": rows}
         yield Snapshot(rows, partial(machine_view, sample, energy, rows, screen.width, history), data)
-
-
-def _energy_json(energy: Energy) -> dict[str, float]:
-    return {name: getattr(energy, name) for name in ("joules", "covered_s", "modeled_s", "missing_s")}
 
 
 class Pipelines:

@@ -99,7 +99,8 @@ def play_videos(
             everything = runs.run(show, begin)
         except EdgertError as error:
             failed, everything = error, results
-    _write_results(everything, failed, len(runs.videos), view.json)
+    found = {"count": len(runs.videos), "videos": [result.to_json() for result in everything]}
+    write_json(found if failed is None else {**found, "error": failed.to_json()}, view.json)
     _print_results(everything, len(runs.videos), quiet=view.quiet, to_stderr=is_stdout(view.json))
     if failed is not None:
         raise failed
@@ -127,11 +128,6 @@ def _video_line(result: VideoResult, done: int, total: int) -> str:
     came = f"ok, {result.frames} frames in {result.seconds:.1f} s{place}{skipped}"
     what = came if result.state == "ok" else f"{result.state}: {result.why}"
     return printable(f"{done} of {total}  {result.path.name}  {what}").replace("\n", "\\n")  # a name may have one
-
-
-def _write_results(results: list[VideoResult], failed: EdgertError | None, count: int, json: Path | None) -> None:
-    found: dict[str, object] = {"count": count, "videos": [result.to_json() for result in results]}
-    write_json({**found, "error": failed.to_json()} if failed is not None else found, json)
 
 
 def _print_results(results: list[VideoResult], count: int, *, quiet: bool, to_stderr: bool) -> None:

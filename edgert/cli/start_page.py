@@ -1,6 +1,7 @@
 """``edgert`` without a verb: what is here, and the next step."""
 
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 from edgert.errors import DeviceError
@@ -46,16 +47,11 @@ def start_page(folder: Path) -> Iterator[str]:
 
 def pipelines_in(folder: Path) -> list[Path]:
     """Return a folder's pipeline files sorted by name, without those of ``edgert ctl save`` and unreadable ones."""
-    return [
-        file for file in sorted(folder.glob("*.y*ml")) if not file.name.endswith(".live.yaml") and _has_stages(file)
-    ]
-
-
-def _has_stages(file: Path) -> bool:
-    try:
-        if not file.is_file():  # reading a FIFO would wait for a writer
-            return False
-        with file.open(encoding="utf-8", errors="replace") as text:
-            return any(line.startswith("stages:") for line in text.read(_HEAD_BYTES).splitlines())
-    except OSError:
-        return False
+    found = []
+    for file in sorted(folder.glob("*.y*ml")):
+        with suppress(OSError):
+            if not file.name.endswith(".live.yaml") and file.is_file():  # reading a FIFO would wait for a writer
+                with file.open(encoding="utf-8", errors="replace") as text:
+                    if any(line.startswith("stages:") for line in text.read(_HEAD_BYTES).splitlines()):
+                        found.append(file)
+    return found

@@ -38,11 +38,6 @@ class Bar:
     mark: str = ""
     rug: bool = False
 
-    @property
-    def is_known(self) -> bool:
-        """Whether the value is known."""
-        return self.value is not None and not math.isnan(self.value)
-
 
 def bar_chart(bars: Sequence[Bar], *, title: str, left: Show, right: Show) -> Markup:
     """Return vertical bars in the order given, from zero; ``left`` and ``right`` format the values of the grid."""
@@ -66,8 +61,8 @@ def _bar(bar: Bar, place: int, plot: Plot) -> Markup:
     room, left = plot.across(1), plot.across(place)
     across = {"x": svg.percent(left + room * _GAP / 2), "width": svg.percent(room * (1 - _GAP))}
     parts = [svg.element("rect", x=svg.percent(left), width=svg.percent(room), height="100%", class_="hit")]
-    if bar.is_known:
-        top, foot = sorted((plot.down(_drawn(bar, plot)), plot.down(0)))
+    if (value := _drawn(bar, plot)) is not None:
+        top, foot = sorted((plot.down(value), plot.down(0)))
         kind = "worst" if bar.mark else None
         parts.append(svg.element("rect", y=top, height=max(foot - top, 1.0), class_=kind, **across))
     if bar.rug:
@@ -75,9 +70,11 @@ def _bar(bar: Bar, place: int, plot: Plot) -> Markup:
     return svg.element("g", svg.element("title", bar.label), *parts)
 
 
-def _drawn(bar: Bar, plot: Plot) -> float:
-    """Return the value up to which a bar is drawn; 0 where it is not known."""
-    return min(max(bar.value or 0.0, plot.y.low), plot.y.high) if bar.is_known else 0.0
+def _drawn(bar: Bar, plot: Plot) -> float | None:
+    """Return the value up to which a bar is drawn; None where it is not known."""
+    if bar.value is None or math.isnan(bar.value):
+        return None
+    return min(max(bar.value, plot.y.low), plot.y.high)
 
 
 def _marks(bars: Sequence[Bar], plot: Plot) -> list[Markup]:
@@ -85,7 +82,7 @@ def _marks(bars: Sequence[Bar], plot: Plot) -> list[Markup]:
     placed: list[tuple[float, float, str]] = []
     for place, bar in enumerate(bars):
         if bar.mark:
-            across, up = plot.across(place + 0.5), plot.down(max(_drawn(bar, plot), 0.0)) - 5
+            across, up = plot.across(place + 0.5), plot.down(max(_drawn(bar, plot) or 0.0, 0.0)) - 5
             near = [y for x, y, _ in placed if abs(across - x) < _CLOSE_PERCENT]
             while up > svg.LINE_PX and any(abs(up - y) < svg.LINE_PX for y in near):
                 up -= svg.LINE_PX

@@ -33,14 +33,6 @@ def endless(tmp_path: Path) -> Path:
     return path
 
 
-def test_help_names_every_verb(tmp_path: Path) -> None:
-    done = edgert("--help", cwd=tmp_path)
-    assert done.returncode == 0
-    for verb in ("run", "validate", "schema", "new", "check", "doctor", "inspect", "bench"):
-        assert f" {verb} " in done.stdout
-        assert "xample" in in_process(verb, "--help", cwd=tmp_path).stdout or verb == "schema"
-
-
 def test_usage_errors_exit_2(tmp_path: Path) -> None:
     assert edgert("rnu", cwd=tmp_path).returncode == 2
     assert in_process("run", cwd=tmp_path).returncode == 2

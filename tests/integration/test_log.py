@@ -85,11 +85,6 @@ def test_an_error_is_one_line_too(tmp_path: Path) -> None:
     assert one["message"].startswith("error: ") and "none.yaml" in one["message"]
 
 
-def test_another_word_is_a_usage_error(tmp_path: Path) -> None:
-    done = in_process("run", "hello", "--log", "xml", cwd=tmp_path)
-    assert done.returncode == 2 and "'xml' is neither text nor json" in done.stderr
-
-
 def test_text_that_is_no_terminal_is_a_line_with_date_and_level(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from edgert.board import gpu_start
+from edgert.board import devices
 from edgert.config import PipelineConfig, PipelineFile
 from edgert.errors import DeviceError
 from edgert.pipeline import Pipeline
@@ -37,8 +37,8 @@ class Driver:
 def driver(monkeypatch: pytest.MonkeyPatch) -> Driver:
     made = Driver()
     monkeypatch.setattr("ctypes.CDLL", lambda name: made)
-    monkeypatch.setattr(gpu_start, "find_spec", lambda name: object() if name == "pycuda" else None)
-    monkeypatch.setattr(gpu_start, "load", lambda name: True)
+    monkeypatch.setattr(devices, "find_spec", lambda name: object() if name == "pycuda" else None)
+    monkeypatch.setattr(devices, "load", lambda name: True)
     return made
 
 
@@ -46,21 +46,21 @@ HELD = ["cuInit", "cuDeviceGet", "cuDevicePrimaryCtxRetain"]
 
 
 def test_the_context_is_held_as_long_as_the_block_runs(driver: Driver) -> None:
-    with gpu_start.gpu_started(True):
+    with devices.gpu_started(True):
         pass
     assert driver.calls == [*HELD, "cuDevicePrimaryCtxRelease_v2"]
     assert threading.current_thread().name in driver.threads and len(driver.threads) == 2
 
 
 def test_it_is_given_back_where_the_block_fails(driver: Driver) -> None:
-    with pytest.raises(ValueError, match="a model"), gpu_start.gpu_started(True):
+    with pytest.raises(ValueError, match="a model"), devices.gpu_started(True):
         raise ValueError("a model")
     assert driver.calls == [*HELD, "cuDevicePrimaryCtxRelease_v2"]
 
 
 def test_what_fails_is_left_to_whoever_needs_it(driver: Driver) -> None:
     driver.code = 100
-    with gpu_start.gpu_started(True):
+    with devices.gpu_started(True):
         pass
     assert driver.calls == ["cuInit"]
 
@@ -69,8 +69,8 @@ def test_what_fails_is_left_to_whoever_needs_it(driver: Driver) -> None:
 def test_nothing_is_begun_for_the_processor_or_without_pycuda(
     driver: Driver, monkeypatch: pytest.MonkeyPatch, wanted: bool, found: object
 ) -> None:
-    monkeypatch.setattr(gpu_start, "find_spec", lambda name: found)
-    with gpu_start.gpu_started(wanted):
+    monkeypatch.setattr(devices, "find_spec", lambda name: found)
+    with devices.gpu_started(wanted):
         assert not [thread for thread in threading.enumerate() if thread.name.startswith("edgert-gpu")]
     assert driver.calls == []
 
@@ -95,7 +95,7 @@ def test_a_plan_of_memory_finds_it_free(driver: Driver, monkeypatch: pytest.Monk
 
 
 def test_a_machine_without_a_driver() -> None:
-    assert gpu_start.hold_context("libcuda-of-nowhere.so.1")() is None
+    assert devices.hold_context("libcuda-of-nowhere.so.1")() is None
 
 
 @pytest.mark.parametrize(
@@ -113,14 +113,14 @@ def test_which_libraries(
     for name in ("libtensorrt_rtx.so.1", "libtensorrt_onnxparser_rtx.so.1"):
         (tmp_path / name).write_bytes(b"")
     found, package = list[str](), SimpleNamespace(submodule_search_locations=[str(tmp_path)])
-    monkeypatch.setattr(gpu_start, "find_spec", lambda name: package if name in installed else None)
-    monkeypatch.setattr(gpu_start, "load", lambda name: not found.append(Path(name).name))  # type: ignore[func-returns-value]
-    gpu_start.load_libraries(rtx)
+    monkeypatch.setattr(devices, "find_spec", lambda name: package if name in installed else None)
+    monkeypatch.setattr(devices, "load", lambda name: not found.append(Path(name).name))  # type: ignore[func-returns-value]
+    devices.load_libraries(rtx)
     assert found == loaded
 
 
 def test_libraries_are_loaded_where_they_are() -> None:
-    assert gpu_start.load("libm.so.6") and not gpu_start.load("libm-of-nowhere.so.6")
+    assert devices.load("libm.so.6") and not devices.load("libm-of-nowhere.so.6")
 
 
 @pytest.mark.parametrize(

@@ -66,6 +66,8 @@ def test_xavier_has_its_own_release(model: Path, tmp_path: Path) -> None:
         (("--dla", "--board", "orin-nx-16gb", "--precision", "fp32"), 1, ("fp16 or int8", "'fp32'")),
         (("--board", "orin-nx-16gb"), 2, ("--board", "together with --dla")),
         (("--report", "x.html"), 2, ("--report", "together with --dla")),
+        (("--explain",), 2, ("--explain", "together with --dla")),
+        (("--all",), 2, ("--all", "together with --dla")),
         (("--skip-rewrite", "pad"), 2, ("--skip-rewrite", "together with --dla")),
         (
             ("--dla", "--board", "orin-nx-16gb", "--skip-rewrite", "maxpool"),
@@ -108,11 +110,6 @@ def test_explain_rewrites_proves_and_writes(model: Path, tmp_path: Path) -> None
     assert again.returncode == 0 and "no rewrite applies" in again.stdout
 
 
-def test_explain_goes_with_dla_only(model: Path, tmp_path: Path) -> None:
-    done = in_process("inspect", str(model), "--explain", cwd=tmp_path)
-    assert done.returncode == 2 and "--explain" in done.stderr
-
-
 MODEL = str(ROOT / "pipelines" / "assets" / "parts.onnx")
 BOARD = ("--board", "orin-nx-16gb")
 
@@ -134,8 +131,3 @@ def test_only_what_is_refused_or_to_verify(tmp_path: Path) -> None:
 def test_all_of_it(tmp_path: Path) -> None:
     found = rows(tmp_path, "--all")
     assert sum(" yes " in line for line in found) == 78 and "--all" not in found[-1]
-
-
-def test_all_needs_dla(tmp_path: Path) -> None:
-    done = in_process("inspect", MODEL, "--all", cwd=tmp_path)
-    assert done.returncode == 2 and "--all" in done.stderr and "together with --dla" in done.stderr
