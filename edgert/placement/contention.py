@@ -1,7 +1,7 @@
 """Contention of accelerators for one memory: the bandwidth that each gets, and the slower times that follow.
 
 A unit gets the bandwidth that others leave, but at least a floor. If it requests ``own``, and the others ``others``:
-min(own, max(total − slope · others, floor + share · own)). Its form follows the measurements of PCCS: Xu et al.,
+min(own, max(total − others, floor)). Its form follows the measurements of PCCS: Xu et al.,
 "PCCS: Processor-Centric Contention-aware Slowdown Model for Heterogeneous System-on-Chips", MICRO 2021,
 https://doi.org/10.1145/3466752.3480101.
 """
@@ -21,20 +21,15 @@ class Contention:
 
     Attributes:
         total_bytes_s: memory bandwidth.
-        slope: bandwidth lost per byte per second that others request.
-        floor_bytes_s: constant part of the guaranteed bandwidth.
-        floor_share: part of the guaranteed bandwidth that grows with the request, as a share of it.
+        floor_bytes_s: guaranteed bandwidth.
     """
 
     total_bytes_s: float
-    slope: float = 1.0
     floor_bytes_s: float = 0.0
-    floor_share: float = 0.0
 
     def slowdown(self, own_bytes_s: float, others_bytes_s: float) -> float:
         """Return the factor, at least 1, by which a unit takes longer than alone on the board."""
-        floor = self.floor_bytes_s + self.floor_share * own_bytes_s
-        left = max(self.total_bytes_s - self.slope * others_bytes_s, floor)
+        left = max(self.total_bytes_s - others_bytes_s, self.floor_bytes_s)
         return 1.0 if own_bytes_s <= left else own_bytes_s / max(left, 1e-9)
 
 

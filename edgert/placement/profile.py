@@ -5,7 +5,6 @@ the complete model without the profiler. The two sums must agree within :data:`M
 """
 
 import json
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import permutations
@@ -192,16 +191,8 @@ def _edges(profile: Profile, graph: Graph) -> tuple[Edge, ...]:
 
 def tensor_bytes(graph: Graph, name: str) -> int:
     """Return the size of a tensor; 0 where it is unknown or the graph has no such tensor."""
-    ends = {spec.name: spec for spec in (*graph.inputs, *graph.outputs)}
-    spec = graph.specs.get(name) or ends.get(name)
-    if spec is None or not spec.is_static:
-        return 0
-    count = math.prod(dim for dim in spec.shape if isinstance(dim, int))
-    return count * _ITEM_BYTES.get(spec.dtype, 4)
-
-
-_ITEM_BYTES = {"float64": 8, "int64": 8, "uint64": 8, "float16": 2, "bfloat16": 2, "int16": 2, "uint16": 2,
-               "int8": 1, "uint8": 1, "bool": 1}  # fmt: skip
+    spec = graph.spec(name)
+    return 0 if spec is None else spec.size_bytes
 
 
 def part_ms(profile: Profile, graph: Graph, parts: Sequence[Part], number: int) -> float:

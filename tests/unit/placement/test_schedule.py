@@ -27,7 +27,7 @@ def test_steps_take_as_long_as_the_run(seed: int) -> None:
 
 
 def test_slowdown_has_a_floor() -> None:
-    model = Contention(total_bytes_s=78e9, slope=1.0, floor_bytes_s=20e9, floor_share=0.25)
+    model = Contention(total_bytes_s=78e9, floor_bytes_s=35e9)
     assert model.slowdown(30e9, 40e9) == 1.0
     assert model.slowdown(60e9, 40e9) == pytest.approx(60 / 38)
     assert model.slowdown(60e9, 100e9) == pytest.approx(60 / 35)
@@ -39,9 +39,9 @@ def one_unit(traffic: float) -> Network:
 
 
 def test_times_stretch_by_the_share_of_time_that_others_run() -> None:
-    net, model = one_unit(0.6e9), Contention(78e9, 1.0, 20e9, 0.25)
+    net, model = one_unit(0.6e9), Contention(78e9, 27.5e9)
     slower = slowed_network(net, {"gpu": MemoryDemand(0.3, 60e9), "dla0": MemoryDemand(0.5, 100e9)}, model)
-    assert slower.units[0].costs["gpu"].time_ms == pytest.approx(10 * (0.5 + 0.5 * 60 / 35))
+    assert slower.units[0].costs["gpu"].time_ms == pytest.approx(10 * (0.5 + 0.5 * 60 / 27.5))
     assert slower.units[0].costs["dla0"].time_ms == pytest.approx(20 * (0.7 + 0.3 * 30 / 27.5))  # its floor
     alone = slowed_network(net, {"gpu": MemoryDemand(1.0, 60e9)}, model)
     assert alone.units[0].costs["gpu"] == net.units[0].costs["gpu"]  # nobody disturbs itself

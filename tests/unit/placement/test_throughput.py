@@ -142,7 +142,7 @@ def test_whole_on_one_accelerator_split_and_replicated() -> None:
 
 def test_contention_is_settled_and_never_chosen_worse_than_ignored() -> None:
     nets = [random_network(seed, 20, among=BOARD, name=f"n{seed}", rate_hz=20.0) for seed in range(2)]
-    hard = Contention(total_bytes_s=2e9, slope=1.0, floor_bytes_s=2e8, floor_share=0.2)
+    hard = Contention(total_bytes_s=2e9, floor_bytes_s=2e8)
     calm, busy = solve(nets, "throughput"), solve(nets, "throughput", contention=hard)
     assert busy.value < calm.value
     assert isinstance(busy, Placement) and accelerators(nets) == BOARD
@@ -154,7 +154,7 @@ def test_contention_is_settled_and_never_chosen_worse_than_ignored() -> None:
 def test_shares_that_are_given_are_kept(objective: Objective) -> None:
     nets = [replace(net, rate_hz=1.0) for net in pair_of(3)]
     nets[0] = replace(nets[0], shares={"gpu": 0.75, "dla": 0.25})
-    found = solve(nets, objective, contention=Contention(50e9, 0.3))
+    found = solve(nets, objective, contention=Contention(50e9))
     first, second = found.networks
     assert [engine.weight for engine in first.engines] == pytest.approx([0.75, 0.25])
     assert set(first.engines[0].assignment) == {"gpu"}

@@ -126,7 +126,7 @@ def test_accelerators_slow_one_another_down_through_memory() -> None:
     )
     design = Design((Source("camera", 20.0),), nodes)
     assert simulate(design, Platform(), 2.0).latency_ms.p50 == pytest.approx(10.0, abs=0.1)
-    tight = Platform(contention=Contention(12e9, floor_share=0.5))
+    tight = Platform(contention=Contention(12e9, floor_bytes_s=5e9))
     assert simulate(design, tight, 2.0).latency_ms.p50 == pytest.approx(20.0, abs=0.1)
 
 
