@@ -42,7 +42,6 @@ class PlacedNetwork:
 
     Attributes:
         engines: engines of the network, the one with most frames first.
-        capacity_hz: maximum runs per second in this placement.
         fps: frames per second, capped at the requested rate.
         latency_ms: latency of one run of the slowest engine, alone on the board.
         loadables: accelerator → number of segments over all engines.
@@ -50,7 +49,6 @@ class PlacedNetwork:
 
     name: str
     engines: tuple[Engine, ...]
-    capacity_hz: float
     fps: float
     latency_ms: float
     loadables: Mapping[str, int]
@@ -87,7 +85,6 @@ def placed_network(network: Network, engines: Sequence[tuple[Assignment, Load, f
     return PlacedNetwork(
         name=network.name,
         engines=tuple(sorted_engines),
-        capacity_hz=capacity,
         fps=runs_hz * network.batch,
         latency_ms=max(engine.load.latency_ms for engine in sorted_engines),
         loadables=sum((Counter(engine.load.segments) for engine in sorted_engines), Counter()),

@@ -97,14 +97,10 @@ class AcceleratorUse:
 
     Attributes:
         busy_ms: time it ran.
-        worked_ms: time that this work would have taken alone on the board.
-        traffic_bytes: bytes to and from DRAM.
         energy_mj: energy at full clocks, beyond the idle board's.
     """
 
     busy_ms: float = 0.0
-    worked_ms: float = 0.0
-    traffic_bytes: float = 0.0
     energy_mj: float = 0.0
 
 
@@ -123,11 +119,8 @@ class _Server:
         if self.running is None:
             return
         passed_ms = self.running.catch_up()
-        worked_ms = passed_ms * self.running.speed
         self.used.busy_ms += passed_ms
-        self.used.worked_ms += worked_ms
-        self.used.traffic_bytes += worked_ms * self.bytes_s / 1e3
-        self.used.energy_mj += worked_ms * self.drawn_w
+        self.used.energy_mj += passed_ms * self.running.speed * self.drawn_w
 
 
 class Accelerators:

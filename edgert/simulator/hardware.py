@@ -61,9 +61,7 @@ class Cores:
 
     def _catch_up(self, job: _Job) -> None:
         passed_ms = job.progress.catch_up()
-        worked_ms = passed_ms * job.progress.speed
-        self._used.worked_ms += worked_ms
-        self._used.busy_ms += min(worked_ms, passed_ms) * job.step.threads
+        self._used.busy_ms += min(passed_ms * job.progress.speed, passed_ms) * job.step.threads
 
     def _pace(self) -> None:
         places, loads = self._assign_cores()
