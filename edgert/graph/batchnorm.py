@@ -169,7 +169,6 @@ def _scale_inputs(draft: Draft, layer: Node, norm: Node, affine: _Affine) -> Nod
 FOLD_BATCHNORM = rewrite(
     "fold-batchnorm",
     "BatchNormalization is folded into the weights of the layer before or after it",
-    "as a layer of its own it costs memory traffic",
     {"BatchNormalization": _fold_batchnorm},
     grows=False,
 )
@@ -201,7 +200,6 @@ def _add_to_bias(draft: Draft, layer: Node, computed: str, stored: str) -> Node 
 FOLD_BIAS = rewrite(
     "fold-bias",
     "a constant per channel behind a layer is added to the layer's bias",
-    "this saves a layer",
     {"Add": _fold_bias},
     grows=False,
 )

@@ -172,29 +172,23 @@ def _remove_noops(graph: Graph) -> Result:
 SORT_NODES = Pass(
     "sort-nodes",
     "nodes are reordered, where needed, so that each comes after those it reads",
-    "runtimes require it",
     _sort_nodes,
 )
 REMOVE_DEAD = Pass(
     "remove-dead",
     "nodes that no graph output depends on are removed; needs sorted nodes",
-    "they compute nothing",
     _remove_dead,
 )
-REMOVE_UNUSED = Pass(
-    "remove-unused", "stored tensors that nothing reads are removed", "they only take memory", _remove_unused
-)
+REMOVE_UNUSED = Pass("remove-unused", "stored tensors that nothing reads are removed", _remove_unused)
 STORE_CONSTANTS = Pass(
     "store-constants",
     "Constant nodes become stored tensors of the same name",
-    "runtimes need not run them",
     _store_constants,
 )
 REMOVE_NOOPS = Pass(
     "remove-noops",
     "Identity, idle Dropout, Cast to the same type, Concat of one tensor and Transposes that undo each other are "
     "removed; two Transposes in a row become one",
-    "a DLA supports none of them",
     _remove_noops,
 )
 PASSES: tuple[Pass, ...] = (

@@ -294,7 +294,7 @@ Rule = Callable[[Draft, Node], None]
 """Function that replaces a node by others, or does nothing."""
 
 
-def rewrite(name: str, does: str, because: str, rules: Mapping[str, Rule], *, grows: bool = True) -> Pass:
+def rewrite(name: str, does: str, rules: Mapping[str, Rule], *, grows: bool = True) -> Pass:
     """Return a pass that calls the rule for every node of certain operators, in order; see :class:`Pass`."""
 
     def apply(graph: Graph) -> Result:
@@ -306,4 +306,4 @@ def rewrite(name: str, does: str, because: str, rules: Mapping[str, Rule], *, gr
                 rules[node.op](draft, node)
         return draft.finish()
 
-    return Pass(name, does, because, apply, grows)
+    return Pass(name, does, apply, grows)

@@ -165,6 +165,5 @@ def tensor_summary(array: Array) -> str:
 FOLD_CONSTANTS = Pass(
     "fold-constants",
     "Shape, Gather and other nodes whose result is known beforehand become stored tensors",
-    "a DLA computes no shapes, and such a node would cut the graph",
     _fold,
 )

@@ -223,14 +223,12 @@ class Pass:
     Attributes:
         name: name to choose the pass by; also the rule of its changes.
         does: what changes, in words; everything else stays.
-        because: why that helps.
         apply: function that makes the new graph.
         grows: whether the pass may add nodes; other passes only remove.
     """
 
     name: str
     does: str
-    because: str
     apply: Callable[[Graph], Result]
     grows: bool = False
 

@@ -111,8 +111,8 @@ def _layer(kind: Kind, work: Work, weight: int = 1, *, is_integer: bool = False,
     return OperatorInfo(kind, work=work, weight=weight, is_integer=is_integer, domain=domain)
 
 
-def _sum(kind: Kind, power: int | None, values: Values = "new", low: float = -inf, high: float = inf) -> OperatorInfo:
-    return OperatorInfo(kind, values, low, high, keeps_sign=low >= 0 or values == "mean", summed_power=power)
+def _sum(kind: Kind, power: int, low: float = -inf, high: float = inf) -> OperatorInfo:
+    return OperatorInfo(kind, low=low, high=high, keeps_sign=low >= 0, summed_power=power)
 
 
 _MICROSOFT = "com.microsoft"

@@ -251,10 +251,12 @@ def _remove_specks(graph: Graph) -> tuple[Graph, tuple[Change, ...]]:
 SPECKS = Pass(
     "remove-specks",
     "weights that are multiplied become zero if their squares are subnormal",
-    "x86 processors take some hundred cycles for an operation on a subnormal number: networks in which weight decay "
-    "left such weights take up to five times as long, for sums that differ by less than 1e-18 of the inputs",
     _remove_specks,
 )
+"""Pass that speeds up networks in which weight decay left subnormal weights.
+
+x86 processors take some hundred cycles for an operation on a subnormal number. Such networks take up to five times as
+long, for sums that differ by less than 1e-18 of the inputs."""
 
 
 def open_batch_names(model: Model, static: Shapes) -> frozenset[str | None]:

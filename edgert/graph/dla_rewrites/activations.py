@@ -76,16 +76,11 @@ def _append_clip(chain: Chain, shape: tuple[int, ...], low: float, width: float)
         chain.scalar("Add", low)
 
 
-HARD_SWISH = rewrite(
-    "hard-swish", "HardSwish becomes Add, Clip and Mul", "a DLA has no HardSwish", {"HardSwish": _hard_swish}
-)
-HARD_SIGMOID = rewrite(
-    "hard-sigmoid", "HardSigmoid becomes Add, Clip and Mul", "a DLA has no HardSigmoid", {"HardSigmoid": _hard_sigmoid}
-)
+HARD_SWISH = rewrite("hard-swish", "HardSwish becomes Add, Clip and Mul", {"HardSwish": _hard_swish})
+HARD_SIGMOID = rewrite("hard-sigmoid", "HardSigmoid becomes Add, Clip and Mul", {"HardSigmoid": _hard_sigmoid})
 CLIP = rewrite(
     "clip",
     "Clip between any two numbers becomes Clip from 0, or Relu",
-    "a DLA clips from 0 to between 1 and 127 only",
     {"Clip": _clip},
 )
 
@@ -114,7 +109,6 @@ def _enlarge_operand(draft: Draft, node: Node) -> None:
 SPREAD = rewrite(
     "spread",
     "a number per channel that is multiplied or added to an image is enlarged to its size first",
-    "it is not known whether a DLA broadcasts one operand over another",
     dict.fromkeys(("Add", "Max", "Mul"), _enlarge_operand),
 )
 
@@ -172,20 +166,18 @@ def _reshape_slope(draft: Draft, node: Node) -> None:
     chain.end(f"slope {list(slope.shape)} → 4 dimensions")
 
 
-NEG = rewrite("neg", "Neg becomes Mul by -1", "a DLA has no Neg", {"Neg": _negate}, grows=False)
-SUB = rewrite("sub", "Sub with a constant becomes Add", "with a constant a DLA scales and shifts", {"Sub": _subtract})
+NEG = rewrite("neg", "Neg becomes Mul by -1", {"Neg": _negate}, grows=False)
+SUB = rewrite("sub", "Sub with a constant becomes Add", {"Sub": _subtract})
 DIV = rewrite(
     "div",
     "Div by a constant becomes Mul",
-    "a DLA has Div since TensorRT 8.6.12 only",
     {"Div": _divide},
     grows=False,
 )
-SUM = rewrite("sum", "Sum becomes Adds of two", "a DLA adds two tensors at a time", {"Sum": _sum_to_adds})
+SUM = rewrite("sum", "Sum becomes Adds of two", {"Sum": _sum_to_adds})
 PRELU_SLOPE = rewrite(
     "prelu-slope",
     "the slope of a PRelu gets four dimensions",
-    "a DLA requires the rank of the input",
     {"PRelu": _reshape_slope},
     grows=False,
 )

@@ -83,7 +83,6 @@ def _pad_value(draft: Draft, pad: Node) -> float | None:
 PAD = rewrite(
     "pad",
     "Pad becomes the padding of the Conv, AveragePool or MaxPool behind it",
-    "a DLA pads inside other layers only",
     {"Conv": _fold_pad, "AveragePool": _fold_pad, "MaxPool": _fold_pad},
     grows=False,
 )
@@ -169,7 +168,6 @@ def _replace_by_pointwise_conv(draft: Draft, node: Node, matrix: Array) -> None:
 DENSE = rewrite(
     "dense",
     "Gemm and MatMul with stored weights become Conv",
-    "a DLA multiplies by stored matrices only as a convolution, in four dimensions",
     {"Gemm": _gemm, "MatMul": _matmul},
 )
 
@@ -277,7 +275,6 @@ def _conv_with_filters(draft: Draft, conv: Node, chosen: range) -> Node:
 CONV_PARTS = Pass(
     "conv-parts",
     "a Conv whose channels are sliced apart, at once or behind its activation, becomes one Conv for each part",
-    "a DLA slices in FP16, not in INT8, and refuses a Reshape beside a Slice",
     _split_convolutions,
     grows=True,
 )

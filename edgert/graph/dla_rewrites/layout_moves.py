@@ -190,7 +190,6 @@ def _merge_views(draft: Draft, node: Node) -> None:
 VIEW = rewrite(
     "view",
     "Reshape, Flatten and Transpose move behind nodes that work in any shape, and merge",
-    "a DLA works on four dimensions, and a Reshape between two layers cuts the graph",
     dict.fromkeys(_ELEMENTWISE, _swap_elementwise)
     | dict.fromkeys(_PAIRED, _swap_arithmetic)
     | {"Softmax": _swap_softmax}

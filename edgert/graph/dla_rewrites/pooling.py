@@ -171,13 +171,11 @@ def _reduced_axes(draft: Draft, node: Node) -> set[int]:
 GLOBAL_MAX = rewrite(
     "global-max",
     "GlobalMaxPool and ReduceMax over the image become MaxPool",
-    "a DLA supports them on Orin only, since TensorRT 8.6.12",
     {"GlobalMaxPool": _global_max, "ReduceMax": _global_max},
 )
 MAX_POOL = rewrite(
     "max-pool",
     "a MaxPool with a window above 8 becomes several small ones in a row",
-    "a DLA pools over 8 pixels a side at most",
     {"MaxPool": _shrink_max_window},
 )
 
@@ -274,18 +272,15 @@ def _shrink_average_window(draft: Draft, node: Node) -> None:
 GLOBAL_MEAN = rewrite(
     "global-mean",
     "GlobalAveragePool and ReduceMean become AveragePools with windows up to 8, or a Conv per channel",
-    "a DLA does not support a global average, and pools over 8 pixels a side at most",
     {"GlobalAveragePool": _global_mean, "ReduceMean": _global_mean},
 )
 AVERAGE_POOL = rewrite(
     "average-pool",
     "an AveragePool with a window above 8 becomes several small ones or a Conv per channel",
-    "a DLA pools over 8 pixels a side at most",
     {"AveragePool": _shrink_average_window},
 )
 REDUCE_SUM = rewrite(
     "reduce-sum",
     "ReduceSum becomes AveragePools and a Mul, or a Conv",
-    "a DLA reduces to the maximum only",
     {"ReduceSum": _global_mean},
 )

@@ -47,7 +47,7 @@ def slice_node(draft: Draft, node: Node, source: str, target: str, axis: int, st
     return Node("Slice", (source, *stored), (target,), {}, label)
 
 
-SPLIT = rewrite("split", "Split becomes one Slice for each part", "a DLA has Slice only", {"Split": _split})
+SPLIT = rewrite("split", "Split becomes one Slice for each part", {"Split": _split})
 
 
 _Indices = npt.NDArray[np.int64]
@@ -125,7 +125,7 @@ MAX_STRIDE = LIMITS["conv.stride"].high
 _Writer = Callable[[Draft, Node, Move], object]
 
 
-def _rearrangement(name: str, does: str, because: str, write: _Writer, *, grows: bool = True) -> Pass:
+def _rearrangement(name: str, does: str, write: _Writer, *, grows: bool = True) -> Pass:
     """Return a pass that calls ``write`` for each rearranged tensor that is an output, or read by more than moves."""
 
     def apply(graph: Graph) -> Result:
@@ -143,7 +143,7 @@ def _rearrangement(name: str, does: str, because: str, write: _Writer, *, grows:
                 write(draft, node, move)
         return draft.finish()
 
-    return Pass(name, does, because, apply, grows)
+    return Pass(name, does, apply, grows)
 
 
 def _select_channels(draft: Draft, node: Node, move: Move) -> None:
@@ -195,20 +195,17 @@ def _replace_by_conv(draft: Draft, node: Node, move: Move, found: Blocks, op: st
 SPACE_TO_DEPTH = _rearrangement(
     "space-to-depth",
     "blocks of pixels laid into channels (Focus, SpaceToDepth) become a Conv whose stride is its kernel",
-    "a DLA slices with stride 1 only and has no SpaceToDepth",
     _fold_space,
     grows=False,
 )
 DEPTH_TO_SPACE = _rearrangement(
     "depth-to-space",
     "channels laid into blocks of pixels become a ConvTranspose whose stride is its kernel",
-    "a DLA has no DepthToSpace and no five-dimensional tensors",
     _unfold_space,
 )
 CHANNEL_SHUFFLE = _rearrangement(
     "channel-shuffle",
     "channels put in another order (ShuffleNet) or picked out by Gather become a 1x1 Conv or a Slice",
-    "a DLA supports no five-dimensional tensors, no Gather, and no Reshape beside a Slice or Concat",
     _select_channels,
 )
 
@@ -276,7 +273,6 @@ def _saves_work(draft: Draft, node: Node, choice: Array, weight: Array, ends: tu
 MERGE_REARRANGEMENT = rewrite(
     "merge-rearrangement",
     "a Conv that only rearranges is merged into the Conv behind it, where that takes no more multiply-adds",
-    "one layer takes less time and memory traffic than two",
     {"Conv": _merge},
     grows=False,
 )

