@@ -1,7 +1,7 @@
 """The summary of a run: counts, rates and latencies, as a record and as plain JSON."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from math import inf
 from typing import Any
 
@@ -130,18 +130,16 @@ class Summary:
     def to_json(self) -> dict[str, Any]:
         """Return the summary as plain data, in which memory and notes have no level of their own."""
         values = flat(self, "memory", "notes")
-        return dict(plain({name: value for name, value in values.items() if value or name not in _OPTIONAL}))
-
-
-_OPTIONAL = {one.name for one in fields(RunNotes)}
+        optional = RunNotes.__slots__
+        return dict(plain({name: value for name, value in values.items() if value or name not in optional}))
 
 
 def flat(record: Any, *inner: str) -> dict[str, Any]:
     """Return the fields of a record, with the fields of the records ``inner`` in their place."""
     found: dict[str, Any] = {}
-    for one in fields(record):
-        value = getattr(record, one.name)
-        found |= flat(value) if one.name in inner else {one.name: value}
+    for name in record.__slots__:  # each call of dataclasses.fields leaves a tuple in Python's free lists
+        value = getattr(record, name)
+        found |= flat(value) if name in inner else {name: value}
     return found
 
 
@@ -188,13 +186,14 @@ def _stage(task: Task, wall_ns: int) -> StageSummary:
     channels = [channel.stats() for channel in task.wiring.inlet.channels]
     percent = 100 / wall_ns if wall_ns else 0.0
     losses = dict[str, dict[str, int]]()
-    for (stream, cause), number in losses_of(task).items():
+    dropped = losses_of(task)
+    for (stream, cause), number in dropped.items():
         losses.setdefault(stream, {})[cause] = number
     failures = status.errors, status.restarts, status.failing, status.stuck_s
     return StageSummary(
         results_in=meter.results_in,
         results_out=meter.results_out,
-        dropped=meter.unmatched + meter.lost + sum(channel.dropped for channel in channels),
+        dropped=dropped.total(),
         busy_percent=meter.busy_ns * percent,
         wait_in_percent=meter.wait_in_ns * percent,
         wait_out_percent=meter.wait_out_ns * percent,
