@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
@@ -48,7 +48,7 @@ class Channel(BoundedQueue[Result]):
     def __init__(self, capacity: int, drop: Drop, inlet: Inlet, number: int) -> None:
         super().__init__(capacity, drop)
         self.without_pixels, self.handler, self.number = False, None, number
-        self.losses: Losses = {}
+        self.losses: Losses = Counter()
         self._inlet, self._abandoned, self._is_awaited, self._is_closed = inlet, False, False, False
         self.room = inlet.new_queue()
 
@@ -150,8 +150,7 @@ class Channel(BoundedQueue[Result]):
             self._inlet.journal.drop(result.frame, cause)
         if (trace := self._inlet.trace) is not None:
             trace.drop(result.frame, cause)
-        key = result.frame.stream, cause
-        self.losses[key] = self.losses.get(key, 0) + 1
+        self.losses[result.frame.stream, cause] += 1
         result.frame.lease.release()
 
     @staticmethod

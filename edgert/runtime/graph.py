@@ -13,6 +13,7 @@ some point. Changes are made one at a time; each call returns when its change is
 
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Protocol
@@ -404,8 +405,6 @@ def _open_outlet(producer: Task, channel: Channel) -> None:
 def _detach(consumer: Task, channel: Channel) -> None:
     wiring, losses = consumer.wiring, consumer.meter.losses
     wiring.inlet.remove(channel.number)
-    for key, count in channel.losses.items():  # losses stay counted
-        losses[key] = losses.get(key, 0) + count
-    channel.losses, consumer.meter.lost = {}, consumer.meter.lost + channel.dropped
-    channel.dropped = 0
+    losses.update(channel.losses)  # they stay counted
+    channel.losses, channel.dropped = Counter(), 0
     wiring.streams[channel.number], wiring.producers[channel.number] = frozenset(), None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import pairwise
@@ -81,7 +81,7 @@ class RecentLatency:
         return percentiles_of(now - then)[0]
 
 
-Losses = dict[tuple[str, str], int]
+Losses = Counter[tuple[str, str]]
 """Numbers of lost results by stream and cause. ``queue``: a queue was full; ``join``: the other part never came;
 ``end``: the consumer had ended; ``error``: the stage failed or was down."""
 
@@ -118,21 +118,19 @@ class Meter:
     """Counters and times of one task, written by the thread that calls its stage and read by any thread.
 
     Attributes:
-        unmatched: number of results whose other part never came to the join.
-        lost: number of results that were lost because the stage failed or was down.
-        losses: unmatched and lost results by stream and cause.
+        losses: results that were lost because their other part never came to the join, or the stage failed or was down.
         streams: histogram of the time from capture to the end of this stage, by stream. Its buckets end at
             :data:`BOUNDS_NS`; one more counts longer times. The mapping is replaced for a new stream.
         status: current state of the task.
     """
 
-    __slots__ = ("busy_ns", "losses", "lost", "results_in", "results_out", "status", "streams", "unmatched",
+    __slots__ = ("busy_ns", "losses", "results_in", "results_out", "status", "streams",
                  "wait_in_ns", "wait_out_ns")  # fmt: skip
 
     def __init__(self) -> None:
-        self.results_in = self.results_out = self.unmatched = self.lost = 0
+        self.results_in = self.results_out = 0
         self.busy_ns = self.wait_in_ns = self.wait_out_ns = 0
-        self.losses: Losses = {}
+        self.losses: Losses = Counter()
         self.streams: dict[str, array[int]] = {}
         self.status = Status()
 

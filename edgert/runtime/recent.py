@@ -167,9 +167,9 @@ def _snapshot_of(tasks: Sequence[Task], at_ns: int) -> _Snapshot:
 
 def losses_of(task: Task) -> Losses:
     """Return the numbers of results lost at a stage since the start, by stream and cause."""
-    found = Counter(task.meter.losses.copy())  # a copy at once, as the task's thread keeps counting
+    found = Counter(task.meter.losses)  # a copy at once, as the task's thread keeps counting
     for channel in task.wiring.inlet.channels:
-        found.update(channel.losses.copy())
+        found.update(Counter(channel.losses))
     return found
 
 

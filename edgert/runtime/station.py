@@ -406,21 +406,16 @@ class Station:
 
     def _count_failed(self, results: Iterable[Result]) -> None:
         """Count the results that the stage failed on or that came while it was down, each once."""
-        meter = self._meter
         unique = {id(one.outputs): one for one in results}.values()  # a result without pixels is a second object
         if self._journal is not None:
             self._journal.fail(unique, self._clock.now_ns())
         for one in unique:
-            key = (one.frame.stream, "error")
-            meter.lost, meter.losses[key] = meter.lost + 1, meter.losses.get(key, 0) + 1
+            self._meter.losses[one.frame.stream, "error"] += 1
 
     def _drop_parts(self, results: Sequence[Result]) -> None:
-        meter = self._meter
-        meter.unmatched += len(results)
         for result in results:
             self.task.drop(result.frame, "join")
-            key = result.frame.stream, "join"
-            meter.losses[key] = meter.losses.get(key, 0) + 1
+            self._meter.losses[result.frame.stream, "join"] += 1
             result.frame.lease.release()
 
 

@@ -73,7 +73,7 @@ def test_branches_see_the_same_frames_and_meet_again() -> None:
     run(*nodes).raise_error()
     assert sink.indices == list(range(100))
     assert outputs == [{"left": n, "right": n} for n in range(100)]
-    assert source.is_full() and nodes[3].meter.unmatched == 0
+    assert source.is_full() and nodes[3].meter.losses.total() == 0
 
 
 @pytest.mark.parametrize("passes", [lambda index: index % 3 == 0, lambda index: False])
@@ -86,7 +86,7 @@ def test_a_join_beside_a_filter_gives_up_what_the_filter_took(passes: Callable[[
         link(middle, nodes[3])
     run(*nodes).raise_error()
     assert sink.indices == [index for index in range(500) if passes(index)]
-    assert nodes[3].meter.unmatched == 500 - len(sink.indices)
+    assert nodes[3].meter.losses.total() == 500 - len(sink.indices)
     assert source.is_full()
 
 

@@ -149,7 +149,7 @@ def test_a_callback_that_fails_on_one_of_several_results_loses_that_one_alone(on
     else:
         run(tasks)
         assert seen == [0, 1, 3, 4, 5, 6, 7]
-        assert tasks[2].meter.lost == 1 and tasks[2].meter.results_in == 7
+        assert tasks[2].meter.losses.total() == 1 and tasks[2].meter.results_in == 7
     assert source.is_full()
 
 

@@ -94,7 +94,7 @@ def test_parts_of_a_frame_are_joined_before_the_sink_and_in_the_result() -> None
     results = rig.call(40)  # more than ever wait in queues
     assert [dict(one.outputs) for one in results] == [{"find": n, "segment": n} for n in range(40)]
     assert rig.nodes[-1].stage.indices == list(range(40))  # type: ignore[union-attr]
-    assert rig.nodes[-1].meter.unmatched == 0
+    assert rig.nodes[-1].meter.losses.total() == 0
     rig.close()
 
 
@@ -105,7 +105,7 @@ def test_what_a_filter_keeps_back_has_the_records_before_it_and_is_not_joined_la
     assert [dict(one.outputs) for one in results] == [
         {"find": 0}, {"find": 1, "odd": True}, {"find": 2}, {"find": 3, "odd": True},
     ]  # fmt: skip
-    assert rig.nodes[-1].stage.indices == [1, 3] and rig.nodes[-1].meter.unmatched == 2  # type: ignore[union-attr]
+    assert rig.nodes[-1].stage.indices == [1, 3] and rig.nodes[-1].meter.losses.total() == 2  # type: ignore[union-attr]
     assert rig.source.is_full()
     rig.close()
 

@@ -59,15 +59,19 @@ def test_others_get_every_frame_while_one_fails(on_error: OnError, at: str) -> N
     run(nodes)
     assert other.indices == list(range(40)) and source.is_full()
     meter, status = nodes[1].meter, nodes[1].meter.status
-    assert meter.results_in + meter.lost == 40
+    assert meter.results_in + meter.losses.total() == 40
     assert status.errors == (1 if on_error == "drop" else 2 if on_error == "log" else status.errors) >= 1
     assert bad.opened == bad.closed == status.restarts + 1
     if on_error == "log":
-        assert meter.lost == 2 and not nodes[1].meter.status.failing
+        assert meter.losses.total() == 2 and not nodes[1].meter.status.failing
     if on_error == "drop":
-        assert meter.lost == 37 and "KeyError" in nodes[1].meter.status.failing
+        assert meter.losses.total() == 37 and "KeyError" in nodes[1].meter.status.failing
     stage = summarize(nodes, 1, Counter().read(), 0, {}).stages["1"]
-    assert (stage.state.errors, stage.state.restarts, stage.dropped) == (status.errors, status.restarts, meter.lost)
+    assert (stage.state.errors, stage.state.restarts, stage.dropped) == (
+        status.errors,
+        status.restarts,
+        meter.losses.total(),
+    )
 
 
 def test_one_that_is_restarted_works_again_and_says_both(caplog: pytest.LogCaptureFixture) -> None:
@@ -246,7 +250,7 @@ def test_frames_lost_in_one_branch_do_not_hold_up_the_others(on_error: OnError) 
     link(everything[0], nodes[0])
     link(nodes[-1], everything[-1])
     run(everything)
-    lost = sum(node.meter.lost for node in nodes)
+    lost = sum(node.meter.losses.total() for node in nodes)
     assert lost >= 1 and end.indices == sorted(end.indices) and len(end.seen) == 60 - lost
     assert set(range(1, 60, 2)) <= set(end.indices) and source.is_full()
 

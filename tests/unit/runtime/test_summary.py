@@ -37,7 +37,8 @@ def test_frames_out_are_those_of_the_busiest_end_and_halves_lost_in_joins_are_dr
     source, left, right = Task("s", Numbers()), Task("l", Does()), Task("r", Does())
     link(source, left)
     link(source, right)
-    left.meter.results_in, right.meter.results_in, right.meter.unmatched = 5, 7, 2
+    left.meter.results_in, right.meter.results_in = 5, 7
+    right.meter.losses["cam", "join"] = 2
     summary = summarize([source, left, right], 10**9, Counts(), 0, {})
     assert (summary.frames_out, summary.dropped) == (7, 2)
 

@@ -238,7 +238,7 @@ def test_every_frame_of_a_batch_that_fails_is_lost_and_counted_once(how: str, on
         station.step(group)
     if how == "flush":
         station.finish()
-    assert node.meter.lost == len(results) and node.meter.status.errors == 1
+    assert node.meter.losses.total() == len(results) and node.meter.status.errors == 1
     assert node.meter.losses == {(one.frame.stream, "error"): 1 for one in results}
     assert not any(one.frame.lease.alive for one in results)
     if on_error == "drop":
@@ -248,5 +248,5 @@ def test_every_frame_of_a_batch_that_fails_is_lost_and_counted_once(how: str, on
     for one in later:
         station.step([one])
     assert inference.filled == {0: "a1", 1: "b1", 2: "c1"} and inference.runs[-1] == 3
-    assert node.meter.lost == len(results) and node.meter.results_out == 3
+    assert node.meter.losses.total() == len(results) and node.meter.results_out == 3
     station.close()
