@@ -8,7 +8,9 @@ import pytest
 from edgert.config import PipelineFile
 from edgert.config.pipeline_file import read_pipeline
 from edgert.errors import ConfigError
+from tests.helpers.command import ROOT
 
+ASSETS = ROOT / "pipelines" / "assets"
 MINIMAL = """\
 stages:
   cam: {source: a.mp4}
@@ -63,3 +65,18 @@ def refused(
     with pytest.raises(ConfigError) as caught:
         pipeline(folder, text, *overrides, env=env)
     return caught.value
+
+
+def parts_pipeline(
+    folder: Path, source: str, more: str = "", *, model: str = "", find: str = "", top: str = ""
+) -> Path:
+    """Write a pipeline in which ``find`` runs the shipped detector on frames of ``belt``, and return its path.
+
+    ``more`` are further stages; ``model``, ``find`` and ``top`` are further keys of the model, the stage and the file.
+    """
+    path = folder / "p.yaml"
+    path.write_text(
+        f"{top}models:\n  parts: {{onnx: {ASSETS}/parts.onnx, task: {{detect: yolox, labels: {ASSETS}/parts.txt}},"
+        f" input: {{std: 255}}{model}}}\nstages:\n  belt: {source}\n  find: {{infer: parts, from: belt{find}}}\n{more}"
+    )
+    return path

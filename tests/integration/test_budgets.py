@@ -22,23 +22,15 @@ from edgert.meters.all import Meters, Sample
 from edgert.meters.rails import POWER
 from edgert.meters.usage import PROCESS
 from edgert.pipeline import pipeline_in
-from tests.helpers.command import ROOT
+from tests.helpers.pipeline_text import parts_pipeline
 from tests.helpers.small_pipeline import network
 from tests.helpers.sysfs import plant
 
-ASSETS = ROOT / "pipelines" / "assets"
-
 
 def write(folder: Path, budgets: str, source: str = "fps: 40") -> Path:
-    path = folder / "p.yaml"
-    path.write_text(
-        f"budgets: {budgets}\n"
-        f"models:\n  parts: {{onnx: {ASSETS}/parts.onnx, task: {{detect: yolox, labels: {ASSETS}/parts.txt}},"
-        " precision: fp32, input: {std: 255}}\n"
-        'stages:\n  belt: {source: "synthetic:noise", size: 320x240, realtime: true, ' + source + "}\n"
-        '  find: {infer: parts, from: belt}\n  out: {sink: "null", from: find}\n'
-    )
-    return path
+    belt = f'{{source: "synthetic:noise", size: 320x240, realtime: true, {source}}}'
+    sink = '  out: {sink: "null", from: find}\n'
+    return parts_pipeline(folder, belt, sink, model=", precision: fp32", top=f"budgets: {budgets}\n")
 
 
 class Scripted(Meters):

@@ -17,20 +17,10 @@ import edgert
 from edgert.errors import ConfigError, StageError
 from edgert.installation import demo_images
 from edgert.validation import validate
-from tests.helpers.command import ROOT
+from tests.helpers.pipeline_text import ASSETS, parts_pipeline
 from tests.helpers.waiting import wait_until
 
-ASSETS = ROOT / "pipelines" / "assets"
 SCENE = '{{source: "' + demo_images() + '", size: 320x240, fps: 30, limit: {limit}}}'
-
-
-def write(folder: Path, source: str, more: str = "") -> Path:
-    path = folder / "p.yaml"
-    path.write_text(
-        f"models:\n  parts: {{onnx: {ASSETS}/parts.onnx, task: {{detect: yolox, labels: {ASSETS}/parts.txt}},"
-        f" input: {{std: 255}}}}\nstages:\n  belt: {source}\n  find: {{infer: parts, from: belt}}\n{more}"
-    )
-    return path
 
 
 def threads() -> set[str]:
@@ -38,7 +28,7 @@ def threads() -> set[str]:
 
 
 def test_pulling_gives_every_frame_of_a_file_in_order(tmp_path: Path) -> None:
-    with edgert.Pipeline(write(tmp_path, SCENE.format(limit=12))) as pipeline:
+    with edgert.Pipeline(parts_pipeline(tmp_path, SCENE.format(limit=12))) as pipeline:
         results = list(pipeline.results("find", timeout=20))
         assert pipeline.wait(10)
         summary = pipeline.summary()
@@ -50,7 +40,7 @@ def test_pulling_gives_every_frame_of_a_file_in_order(tmp_path: Path) -> None:
 
 
 def test_a_kept_array_stays_as_it_is(tmp_path: Path) -> None:
-    with edgert.Pipeline(write(tmp_path, SCENE.format(limit=40))) as pipeline:
+    with edgert.Pipeline(parts_pipeline(tmp_path, SCENE.format(limit=40))) as pipeline:
         results = pipeline.results("belt", timeout=20)
         kept = np.asarray(next(results).frame)
         before = kept.copy()
@@ -60,7 +50,7 @@ def test_a_kept_array_stays_as_it_is(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("hold", [True, False], ids=["held", "dropped"])
 def test_a_reader_who_stops_reading_holds_nobody_up(tmp_path: Path, hold: bool) -> None:
-    with edgert.Pipeline(write(tmp_path, SCENE.format(limit=100_000))) as pipeline:
+    with edgert.Pipeline(parts_pipeline(tmp_path, SCENE.format(limit=100_000))) as pipeline:
         results = pipeline.results("find", timeout=20)
         next(results)
         if not hold:
@@ -70,7 +60,7 @@ def test_a_reader_who_stops_reading_holds_nobody_up(tmp_path: Path, hold: bool) 
 
 
 def test_asking_again_and_again_leaves_nothing_behind(tmp_path: Path) -> None:
-    with edgert.Pipeline(write(tmp_path, SCENE.format(limit=100_000))) as pipeline:
+    with edgert.Pipeline(parts_pipeline(tmp_path, SCENE.format(limit=100_000))) as pipeline:
         for _ in range(5):
             next(pipeline.results("find", timeout=20))
         assert len(pipeline._assembly.task("find").wiring.outlets) == 0
@@ -79,7 +69,7 @@ def test_asking_again_and_again_leaves_nothing_behind(tmp_path: Path) -> None:
 @pytest.mark.timing
 def test_leaving_waits_for_no_look_at_the_clock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("edgert.stages.source.api._POLL_S", 60.0)
-    with edgert.Pipeline(write(tmp_path, "{source: api}")) as pipeline:
+    with edgert.Pipeline(parts_pipeline(tmp_path, "{source: api}")) as pipeline:
         results = pipeline.results("find", timeout=20)
         pipeline.submit(np.full((240, 320, 3), 90, np.uint8))
         next(results)
@@ -90,7 +80,7 @@ def test_leaving_waits_for_no_look_at_the_clock(tmp_path: Path, monkeypatch: pyt
 
 def test_pushing_copies_nothing(tmp_path: Path) -> None:
     image = np.full((240, 320, 3), 90, np.uint8)
-    with edgert.Pipeline(write(tmp_path, "{source: api}")) as pipeline:
+    with edgert.Pipeline(parts_pipeline(tmp_path, "{source: api}")) as pipeline:
         results = pipeline.results("find", timeout=20)
         for index in range(3):
             pipeline.submit(image)
@@ -105,7 +95,7 @@ def test_pushing_copies_nothing(tmp_path: Path) -> None:
 
 def test_pushing_from_several_threads(tmp_path: Path) -> None:
     image = np.zeros((240, 320, 3), np.uint8)
-    with edgert.Pipeline(write(tmp_path, "{source: api, queue: 4}")) as pipeline:
+    with edgert.Pipeline(parts_pipeline(tmp_path, "{source: api, queue: 4}")) as pipeline:
         results = pipeline.results("find", timeout=20)
         with ThreadPoolExecutor(3) as pool:
             for _ in range(3):
@@ -115,7 +105,7 @@ def test_pushing_from_several_threads(tmp_path: Path) -> None:
 
 def test_callbacks_get_every_result(tmp_path: Path) -> None:
     seen: dict[str, list[int]] = {"find": [], "tell": []}
-    path = write(tmp_path, SCENE.format(limit=10), "  tell: {sink: callback, from: find}\n")
+    path = parts_pipeline(tmp_path, SCENE.format(limit=10), "  tell: {sink: callback, from: find}\n")
     callbacks = {name: (lambda result, to=to: to.append(result.frame.index)) for name, to in seen.items()}
     with edgert.Pipeline(path, callbacks=callbacks) as pipeline:
         pipeline.run()
@@ -128,14 +118,14 @@ def test_an_error_in_a_callback_stops_the_run_and_is_raised(tmp_path: Path) -> N
 
     with (
         pytest.raises(StageError, match="ZeroDivisionError: no parts"),
-        edgert.Pipeline(write(tmp_path, SCENE.format(limit=100_000)), callbacks={"find": fail}) as pipeline,
+        edgert.Pipeline(parts_pipeline(tmp_path, SCENE.format(limit=100_000)), callbacks={"find": fail}) as pipeline,
     ):
         pipeline.run()
     assert not threads()
 
 
 def test_waiting_too_long_is_a_timeout(tmp_path: Path) -> None:
-    with edgert.Pipeline(write(tmp_path, "{source: api}")) as pipeline:
+    with edgert.Pipeline(parts_pipeline(tmp_path, "{source: api}")) as pipeline:
         with pytest.raises(TimeoutError, match="no result from 'find' within"):
             next(pipeline.results("find", timeout=0.05))
         with pytest.raises(StageError, match="did you mean 'find'"):
@@ -154,7 +144,7 @@ def test_one_that_ended_by_itself_counts_no_more_time_and_keeps_no_thread(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("edgert.runtime.watchdog._POLL_S", 0.02)
-    pipeline = edgert.Pipeline(write(tmp_path, SCENE.format(limit=3)))
+    pipeline = edgert.Pipeline(parts_pipeline(tmp_path, SCENE.format(limit=3)))
     assert pipeline.summary().recent.seconds < 1
     with pytest.raises(StageError, match="not started"):
         pipeline.wait(1)
@@ -193,7 +183,7 @@ def test_one_model_alone(tmp_path: Path) -> None:
     ],
 )
 def test_a_class_that_nobody_finds_is_an_error_before_the_start(tmp_path: Path, stage: str, keys: str) -> None:
-    path = write(tmp_path, SCENE.format(limit=1), f"  look: {{{stage}, from: find}}\n")
+    path = parts_pipeline(tmp_path, SCENE.format(limit=1), f"  look: {{{stage}, from: find}}\n")
     for load in (validate, edgert.Pipeline):
         with pytest.raises(ConfigError, match="no class 'gearr'; did you mean 'gear'") as caught:
             load(path)
@@ -203,7 +193,7 @@ def test_a_class_that_nobody_finds_is_an_error_before_the_start(tmp_path: Path, 
 
 def test_classes_of_ones_own_decoder_are_ones_own_affair(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text("def decode(outputs, geometry):\n    return None\n")
-    path = write(tmp_path, SCENE.format(limit=1), "  cut: {crop: {classes: [own]}, from: find}\n")
+    path = parts_pipeline(tmp_path, SCENE.format(limit=1), "  cut: {crop: {classes: [own]}, from: find}\n")
     text = path.read_text().replace(f"{{detect: yolox, labels: {ASSETS}/parts.txt}}", '{python: "mine:decode"}')
     path.write_text(text)
     assert str(validate(path)).startswith("3 stages, 1 model")
@@ -233,7 +223,7 @@ def test_a_closed_pipeline_is_gone_at_once(tmp_path: Path, use: str) -> None:
     page = (
         "  page: {sink: http, from: find, port: 0}\n  log: {sink: jsonl, from: find, path: " + f"{tmp_path}/o.jsonl}}\n"
     )
-    pipeline = edgert.Pipeline(write(tmp_path, SCENE.format(limit=4), page + "engines: [onnxruntime]\n"))
+    pipeline = edgert.Pipeline(parts_pipeline(tmp_path, SCENE.format(limit=4), page + "engines: [onnxruntime]\n"))
     parts = parts_of(pipeline)
     with pipeline:
         if use == "run":
@@ -253,7 +243,7 @@ def test_a_closed_pipeline_is_gone_at_once(tmp_path: Path, use: str) -> None:
 
 @pytest.mark.usefixtures("without_collector")
 def test_close_frees_the_engines_as_leaving_the_block_does(tmp_path: Path) -> None:
-    pipeline = edgert.Pipeline(write(tmp_path, SCENE.format(limit=4)))
+    pipeline = edgert.Pipeline(parts_pipeline(tmp_path, SCENE.format(limit=4)))
     parts = parts_of(pipeline)
     pipeline.run()
     pipeline.close()

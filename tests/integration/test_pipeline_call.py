@@ -17,20 +17,15 @@ from tests.helpers.command import ROOT
 from tests.helpers.gpu_pipeline import CalledRig
 from tests.helpers.growth import growth, no_collector
 from tests.helpers.interrupted_lock import InterruptedLock
+from tests.helpers.pipeline_text import parts_pipeline
 from tests.helpers.small_pipeline import small_pipeline
 
-ASSETS = ROOT / "pipelines" / "assets"
 TRACKED = "  track: {track: bytetrack, from: find}\n"
 
 
 def write(folder: Path, more: str = TRACKED, find: str = "", top: str = "") -> Path:
-    path = folder / "p.yaml"
-    path.write_text(
-        f"{top}models:\n  parts: {{onnx: {ASSETS}/parts.onnx, task: {{detect: yolox, labels: {ASSETS}/parts.txt}},"
-        f" input: {{std: 255}}, replicas: 1}}\nengines: [onnxruntime]\nstages:\n  belt: {{source: api}}\n"
-        f"  find: {{infer: parts, from: belt{find}}}\n{more}"
-    )
-    return path
+    top += "engines: [onnxruntime]\n"
+    return parts_pipeline(folder, "{source: api}", more, model=", replicas: 1", find=find, top=top)
 
 
 @pytest.fixture(scope="module")

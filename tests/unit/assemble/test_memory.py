@@ -9,9 +9,8 @@ from edgert.board.host import SystemMemory
 from edgert.budget.footprint import Part
 from edgert.config import PipelineFile, load_pipeline
 from edgert.errors import BudgetError, EdgertError
-from tests.helpers.command import ROOT
+from tests.helpers.pipeline_text import ASSETS, parts_pipeline
 
-ASSETS = ROOT / "pipelines" / "assets"
 MIB = 2**20
 
 
@@ -23,15 +22,8 @@ def _small_process(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def write(folder: Path, budgets: str = "{}", more: str = "", source: str = "") -> Path:
-    path = folder / "p.yaml"
-    path.write_text(
-        f"budgets: {budgets}\n"
-        f"models:\n  parts: {{onnx: {ASSETS}/parts.onnx, task: {{detect: yolox, labels: {ASSETS}/parts.txt}},"
-        " precision: fp32, input: {std: 255}}\n"
-        'stages:\n  belt: {source: "synthetic:noise", size: 320x240' + source + "}\n"
-        "  find: {infer: parts, from: belt}\n" + more
-    )
-    return path
+    belt = f'{{source: "synthetic:noise", size: 320x240{source}}}'
+    return parts_pipeline(folder, belt, more, model=", precision: fp32", top=f"budgets: {budgets}\n")
 
 
 def sizes(path: Path, *overrides: str) -> dict[tuple[str, str], int]:
