@@ -173,12 +173,6 @@ def test_shapes_that_disagree_are_refused(wrong: tuple[int, int, int]) -> None:
         byte_track().update(boxes, scores, classes.astype(np.int32))
 
 
-def test_same_input_gives_same_ids() -> None:
-    first, second = byte_track(), byte_track()
-    for seen in _churn(200, seed=5):
-        assert np.array_equal(first.update(*seen), second.update(*seen))
-
-
 def test_many_tracks_outgrow_the_first_room() -> None:
     tracker = byte_track()
     grid = np.stack(np.meshgrid(np.arange(20), np.arange(15)), axis=-1).reshape(-1, 2) * 100.0

@@ -24,15 +24,6 @@ def test_the_matrix_is_the_standards(color: Color) -> None:
     assert inside.sum() > 300
 
 
-@pytest.mark.parametrize("color", COLORS)
-def test_gray_is_gray_and_black_and_white_are_the_ends(color: Color) -> None:
-    low, high = (0, 255) if color.full_range else (16, 235)
-    for level, wanted in ((low, 0), (high, 255)):
-        planes = np.full((8, 8), level, np.uint8), np.full((4, 4), 128, np.uint8), np.full((4, 4), 128, np.uint8)
-        frame = frame_of(8, 8, "i420", pixels=planes, color=color)
-        assert (Resampler(4, 4, "rgb", "linear").image(frame, 4, 4) == wanted).all()
-
-
 @pytest.mark.parametrize("how", INTERPOLATIONS)
 @pytest.mark.parametrize("form", ["i420", "nv12", "yuyv", "bgr", "gray"])
 def test_a_flat_image_stays_flat_at_any_size(form: str, how: str) -> None:

@@ -9,7 +9,6 @@ from pydantic import TypeAdapter
 
 from edgert.config.model_section import DetectTask, TaskConfig
 from edgert.errors import ConfigError
-from edgert.kinds import DECODERS
 from edgert.stages.decode.classify import Classify, Embed
 from edgert.stages.decode.decoded import Detr, Ssd
 from edgert.stages.decode.detection import Detector
@@ -43,11 +42,6 @@ TASK = TypeAdapter(TaskConfig)
 )
 def test_a_task_s_settings_reach_the_decoder(task: dict[str, Any], expected: object) -> None:
     assert decoder_for(TASK.validate_python(task), ("a",)) == expected
-
-
-def test_every_detector_of_the_file_exists() -> None:
-    for name in DECODERS["detect"].own:
-        assert isinstance(decoder_for(DetectTask(detect=name), ()), Detector)
 
 
 @pytest.mark.parametrize(
