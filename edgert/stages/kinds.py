@@ -393,7 +393,7 @@ class BotSortStage(ByteTrackStage):
 
 
 _SEND = "edgert.stages.sink.send"
-_STREAM = "edgert.stages.sink.stream.section"
+_STREAM = "edgert.stages.sink.stream"
 SINKS: dict[str, str | type[SinkStage]] = {
     "video": Video,
     "jsonl": Jsonl,
@@ -403,8 +403,8 @@ SINKS: dict[str, str | type[SinkStage]] = {
     "mcap": "edgert.stages.sink.mcap.mcap_sink:Mcap",
     "http": Http,
     "display": Display,
-    "rtsp": f"{_STREAM}:Rtsp",
-    "webrtc": f"{_STREAM}:Webrtc",
+    "rtsp": f"{_STREAM}.rtsp_server:Rtsp",
+    "webrtc": f"{_STREAM}.webrtc_sink:Webrtc",
     "callback": Callback,
     "null": Null,
     "mqtt": f"{_SEND}.mqtt:Mqtt",

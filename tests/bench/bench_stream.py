@@ -26,12 +26,11 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from edgert.benchmark.measure import Figure
+from edgert.config import SinkStage
 from edgert.errors import DeviceError
 from edgert.runtime.records import Result
-from edgert.stages.sink.encoder_choice import EncoderChoice
-from edgert.stages.sink.stream.broadcast import Wanted
-from edgert.stages.sink.stream.whep import WebrtcSink
-from edgert.stages.sink.web.http_server import Access
+from edgert.stages.context import Context
+from edgert.stages.sink.stream.webrtc_sink import WebrtcSink
 from tests.bench.report import main
 from tests.helpers import clock_in_frames as clock
 from tests.helpers.browser import browser
@@ -53,8 +52,10 @@ def figure(name: str, late_ms: list[int], bar: float | None, seconds: float) -> 
     return Figure(name, statistics.median(ordered), "ms", bar, n=len(ordered), detail=detail)
 
 
-def wanted(arguments: argparse.Namespace) -> tuple[EncoderChoice, Wanted]:
-    return EncoderChoice("stages.out", "h264", "cpu", live=True), Wanted(1920, None, 4_000_000, arguments.fps)
+def wanted(kind: str, arguments: argparse.Namespace) -> tuple[str, Any, Context]:
+    """Return the arguments of a sink of some kind."""
+    keys = {"sink": kind, "from": "cam", "port": 0, "width": 1920, "encode": "cpu"}
+    return "out", SinkStage.model_validate(keys), Context(rate_hz=arguments.fps)
 
 
 class Pan:
@@ -76,7 +77,7 @@ class Pan:
 
 
 def webrtc(arguments: argparse.Namespace, size: tuple[int, int], about: str) -> Iterator[Figure]:
-    sink = WebrtcSink("out", ("127.0.0.1", 0), Access(), *wanted(arguments))
+    sink = WebrtcSink(*wanted("webrtc", arguments))
     sink.open()
     camera = clock.Camera(pan := Pan(sink.process, size), arguments.fps, size)
     camera.start()
@@ -118,7 +119,7 @@ def rtsp(arguments: argparse.Namespace, size: tuple[int, int], about: str) -> It
 
     from edgert.stages.sink.stream.rtsp_server import RtspSink
 
-    sink = RtspSink("out", ("127.0.0.1", 0), "/{stream}", ("", ""), *wanted(arguments))
+    sink = RtspSink(*wanted("rtsp", arguments))
     try:
         sink.open()
     except DeviceError as error:

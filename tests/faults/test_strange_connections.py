@@ -10,12 +10,13 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import pytest
 
 from edgert import limits
-from edgert.stages.sink.encoder_choice import EncoderChoice
+from edgert.config import SinkStage
+from edgert.stages.context import Context
 from edgert.stages.sink.web.http_server import Access
 from edgert.stages.sink.web.http_sink import HttpSink
 from tests.helpers.brokers import certificate
@@ -46,11 +47,11 @@ def opened(own: tuple[Path, Path]) -> Iterator[Opened]:
             sinks.append(HttpSink("page", "127.0.0.1", 0, lambda: {"fps": 1.0, "stages": {}}, access))
         else:
             pytest.importorskip("aiortc", reason="aiortc (extra 'webrtc') is not installed")
-            from edgert.stages.sink.stream.broadcast import Wanted
-            from edgert.stages.sink.stream.whep import WebrtcSink
+            from edgert.stages.sink.stream.webrtc_sink import WebrtcSink
 
-            choice = EncoderChoice("stages.out", "h264", "cpu", live=True)
-            sinks.append(WebrtcSink("out", ("127.0.0.1", 0), access, choice, Wanted(640, None, 1_000_000, 5.0)))
+            keys: dict[str, Any] = {"sink": "webrtc", "from": "cam", "port": 0, "encode": "cpu", "width": 640}
+            keys |= {"tls": dict(zip(("cert", "key"), own, strict=True))} if encrypted else {}
+            sinks.append(WebrtcSink("out", SinkStage.model_validate(keys), Context()))
         sinks[-1].open()
         return int(sinks[-1].url.rstrip("/").rpartition(":")[2])
 

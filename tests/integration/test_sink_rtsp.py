@@ -21,12 +21,12 @@ import numpy as np
 import pytest
 
 from edgert import limits
+from edgert.config import SinkStage
 from edgert.errors import DeviceError, StageError
 from edgert.memory import Counter
 from edgert.runtime.records import Result
-from edgert.stages.sink.encoder_choice import EncoderChoice
+from edgert.stages.context import Context
 from edgert.stages.sink.stream import rtsp_server
-from edgert.stages.sink.stream.broadcast import Wanted
 from edgert.stages.sink.stream.rtsp_server import RtspSink
 from edgert.stages.source import gst
 from tests.helpers.frames import frame_of
@@ -66,8 +66,9 @@ class Cameras(threading.Thread):
 
 
 def sink_of(port: int = 0, path: str = "/{stream}", login: tuple[str, str] = ("", "")) -> RtspSink:
-    choice = EncoderChoice("stages.out", "h264", "cpu", live=True)
-    return RtspSink("out", ("127.0.0.1", port), path, login, choice, Wanted(1280, None, 2_000_000, FPS))
+    keys = {"sink": "rtsp", "from": "cam", "port": port, "path": path, "encode": "cpu", "bitrate": 2.0}
+    section = SinkStage.model_validate({**keys, "user": login[0], "password": login[1]})
+    return RtspSink("out", section, Context(rate_hz=FPS))
 
 
 @contextmanager

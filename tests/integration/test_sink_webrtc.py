@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import base64
 import http.client
-import importlib.util
 import json
 import logging
 import re
@@ -20,17 +19,15 @@ from typing import Any
 import pytest
 
 from edgert import limits
+from edgert.config import SinkStage
 from edgert.errors import DeviceError
 from edgert.runtime.records import Result
 from edgert.stages.context import Context
 from edgert.stages.kinds import Http
 from edgert.stages.sink import encoders
-from edgert.stages.sink.encoder_choice import EncoderChoice
 from edgert.stages.sink.stream import whep
-from edgert.stages.sink.stream.broadcast import Wanted
-from edgert.stages.sink.stream.whep import WebrtcSink
+from edgert.stages.sink.stream.webrtc_sink import WebrtcSink
 from edgert.stages.sink.web import http_sink
-from edgert.stages.sink.web.http_server import Access
 from edgert.stages.sink.web.http_sink import HttpSink
 from tests.helpers.browser import Page, browser
 from tests.helpers.clock_in_frames import BITS, READ_IN_A_PAGE, SIDE, Camera
@@ -46,8 +43,8 @@ pytest.importorskip("aiortc", reason="aiortc (extra 'webrtc') is not installed")
 
 
 def sink_of(port: int = 0, token: str = "") -> WebrtcSink:
-    choice = EncoderChoice("stages.out", "h264", "cpu", live=True)
-    return WebrtcSink("out", ("127.0.0.1", port), Access(token), choice, Wanted(1280, None, 4_000_000, 30.0))
+    keys = {"sink": "webrtc", "from": "cam", "port": port, "encode": "cpu", **({"token": token} if token else {})}
+    return WebrtcSink("out", SinkStage.model_validate(keys), Context())
 
 
 @contextmanager
@@ -351,8 +348,7 @@ def test_only_who_knows_the_token_of_the_live_page_may_watch() -> None:
 
 
 def test_there_are_images_only_without_aiortc_and_without_an_encoder(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = importlib.util.find_spec
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "aiortc" else found(name))
+    monkeypatch.setattr(whep, "find_spec", lambda name: None)
     assert whep.page_video("page", 30.0) is None
     with page_of("yard") as sink:
         assert json.loads(ask(sink, "GET", "/stats.json")[2])["video"] is False

@@ -7,22 +7,30 @@ Players of one path share one GStreamer pipeline, whose source is a
 :class:`~edgert.stages.sink.stream.broadcast.Broadcast`. GStreamer 1.16 is enough, which comes with JetPack 5.
 """
 
+from __future__ import annotations
+
 import importlib
 import logging
+import re
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
+from pydantic import Field, model_validator
+
 from edgert import limits
-from edgert.errors import DeviceError, StageError
+from edgert.config import stages as section
+from edgert.config.flow import Where, sources_of
+from edgert.errors import ConfigError, DeviceError, StageError
 from edgert.runtime.records import Result
-from edgert.stages.sink.client_limits import FairGroup, affordable_limit, client_network
-from edgert.stages.sink.encoder_choice import EncoderChoice
+from edgert.stages.context import Context
+from edgert.stages.sink.client_limits import FairGroup, affordable_limit, client_network, is_loopback
 from edgert.stages.sink.encoders import Unit
-from edgert.stages.sink.stream.broadcast import Broadcast, Wanted
+from edgert.stages.sink.stream.broadcast import Broadcast
+from edgert.stages.sink.stream.section import Streams
 from edgert.stages.sink.tcp_connection import Connection
 from edgert.stages.sink.tcp_server import LoopThread, TcpServer, listen
 from edgert.stages.source import gst
@@ -71,7 +79,7 @@ class RtspClients:
         """
         self._aborted.append(connection)
 
-    def play(self, client: "RtspClient") -> None:
+    def play(self, client: RtspClient) -> None:
         """Move a client to those that play, or end it where there are too many."""
         with self.lock:
             if client.group is not self.playing and not self.playing.make_room(client.network):
@@ -99,7 +107,7 @@ class RtspClient:
         self.group: FairGroup[RtspClient] | None = None
         self.idle_s = time.monotonic()
 
-    def move_to(self, group: "FairGroup[RtspClient]") -> None:
+    def move_to(self, group: FairGroup[RtspClient]) -> None:
         """Move the client to another group, unless it is closed."""
         with self._clients.lock:
             if self._connection is not None:
@@ -134,6 +142,7 @@ class RtspClient:
 
 log = logging.getLogger("edgert.sink")
 
+_PATH = re.compile(r"(/([A-Za-z0-9._~-]|\{stream\})+)+")
 _CAPS = "video/x-h264,stream-format=byte-stream,alignment=au"
 _LAUNCH = (
     f'( appsrc name=units is-live=true format=time do-timestamp=true caps="{_CAPS}" '
@@ -157,27 +166,53 @@ def library(where: str) -> Any:
         raise DeviceError("sink: rtsp needs gst-rtsp-server", why=str(error), where=where, fix=_APT) from error
 
 
+class Rtsp(Streams):
+    """An RTSP server for players and recorders: see [streaming](streaming.md)."""
+
+    port: int = Field(default=8554, ge=0, le=65535, description="0 picks a free one, which is logged")
+    path: str = Field(default="/{stream}", description="path of the address; `{stream}` makes one per stream")
+    user: str = Field(default="", description="user name of viewers; default: anyone")
+    password: str = Field(default="", repr=False, description="${VAR} from the environment; never printed")
+
+    @model_validator(mode="after")
+    def _check_keys(self) -> Rtsp:
+        if not _PATH.fullmatch(self.path):
+            raise ValueError("path: expected letters, digits and {stream} behind a slash, like /cameras/{stream}")
+        if bool(self.user) != bool(self.password):
+            raise ValueError("user: and password: must be given together")
+        if not self.user and not is_loopback(self.host):
+            raise ValueError(
+                f"host: {self.host} can be reached from the network; add user: and password:, or host: 127.0.0.1"
+            )
+        return self
+
+    def check(self, name: str, stages: Mapping[str, section.StageConfig], where: Where) -> None:
+        """Raise ConfigError for several streams at one path."""
+        several = sorted(sources_of(stages)[name])
+        if len(several) > 1 and "{stream}" not in self.path:
+            what = f"{self.path} would show {len(several)} streams: {', '.join(several)}"
+            fix = f"path: {self.path}/{{stream}}, or give each stream a sink of its own"
+            raise ConfigError(what, where=where(("stages", name, "path")), fix=fix)
+
+    def make(self, name: str, context: Context) -> RtspSink:
+        """Return the sink."""
+        return RtspSink(name, self, context)
+
+
 class RtspSink:
     """Sink that serves RTSP, with a path for each stream.
 
-    Args:
-        address: host and port to listen on; port 0 picks a free one, see :attr:`port`.
-        path: path of a stream, with ``{stream}`` in it if there are several.
-        login: user and password of players; empty: anybody may watch.
+    Attributes:
+        port: port that it listens on.
     """
 
-    def __init__(
-        self,
-        name: str,
-        address: tuple[str, int],
-        path: str,
-        login: tuple[str, str],
-        choice: EncoderChoice,
-        wanted: Wanted,
-    ) -> None:
-        self.name, self._where = name, f"stages.{name}"
-        self._host, self.port = address
-        self._path, self._login, self._choice, self._wanted = path, login, choice, wanted
+    def __init__(self, name: str, config: Rtsp, context: Context) -> None:
+        self.name, self._where, self._config, self.port = name, f"stages.{name}", config, config.port
+        self._login, self._choice, self._wanted = (
+            (config.user, config.password),
+            config.choice(name),
+            config.wanted(context),
+        )
         self._mounts: dict[str, Broadcast] = {}
         self._server: Any = None
         self._rtsp: Any = None
@@ -188,8 +223,8 @@ class RtspSink:
 
     def url(self, stream: str) -> str:
         """Return the URL of a stream, without user and password."""
-        host = f"[{self._host}]" if ":" in self._host else self._host
-        return f"rtsp://{host}:{self.port}{self._path.replace('{stream}', stream)}"
+        host = f"[{self._config.host}]" if ":" in self._config.host else self._config.host
+        return f"rtsp://{host}:{self.port}{self._config.path.replace('{stream}', stream)}"
 
     def open(self) -> None:
         """Start listening.
@@ -200,7 +235,7 @@ class RtspSink:
         self._rtsp = library(self._where)
         self._choice.check()
         glib = importlib.import_module("gi.repository.GLib")
-        own = listen(self._host, self.port, self._where)
+        own = listen(self._config.host, self.port, self._where)
         server = self._server = self._rtsp.RTSPServer()
         if any(self._login):
             server.set_auth(self._auth())
@@ -280,8 +315,8 @@ class RtspSink:
         return auth
 
     def _mount(self, stream: str) -> None:
-        path = self._path.replace("{stream}", stream)
-        if self._mounts and path == self._path:
+        path = self._config.path.replace("{stream}", stream)
+        if self._mounts and path == self._config.path:
             raise StageError(
                 f"{path} would show two streams",
                 why=f"{next(iter(self._mounts))} and {stream} arrive at one sink",

@@ -3,13 +3,14 @@
 A viewer posts an offer to the address of a stream, and deletes the address in the answer when it leaves.
 """
 
+from __future__ import annotations
+
 import asyncio
-import importlib.util
-import json
 import logging
 from collections.abc import Mapping
 from contextlib import suppress
 from http import HTTPStatus
+from importlib.util import find_spec
 from urllib.parse import quote, unquote
 
 from edgert import limits
@@ -18,10 +19,8 @@ from edgert.runtime.records import Result
 from edgert.stages.sink.encoder_choice import EncoderChoice
 from edgert.stages.sink.stream import webrtc_sessions
 from edgert.stages.sink.stream.broadcast import Broadcast, Wanted
-from edgert.stages.sink.tcp_server import LoopThread, listen, wait_for_ever
+from edgert.stages.sink.tcp_server import LoopThread, wait_for_ever
 from edgert.stages.sink.web.http_exchange import Exchange, Request, Response, text
-from edgert.stages.sink.web.http_server import Access, HttpServer, address_of
-from edgert.stages.sink.web.inlined_page import inlined_page
 from edgert.stages.sink.web.live_images import LARGE_PX
 
 log = logging.getLogger("edgert.sink")
@@ -96,7 +95,7 @@ def page_video(name: str, rate_hz: float) -> WhepVideo | None:
     Returns:
         The video; None where aiortc is not installed or nothing can encode, so that the page shows images only.
     """
-    if importlib.util.find_spec("aiortc") is None:
+    if find_spec("aiortc") is None:
         return None
     choice = EncoderChoice(f"stages.{name}", "h264", "auto", live=True)
     try:
@@ -131,59 +130,3 @@ async def _answer(
     return Response(
         HTTPStatus.CREATED, _SDP, answer.encode(), {"Location": f"{_PATH}{quote(stream, safe='')}/{number}"}
     )
-
-
-class WebrtcSink:
-    """Sink that serves live video: ``/`` and ``/streams.json`` for browsers, ``/whep/STREAM`` for WHEP players.
-
-    Args:
-        address: host and port to listen on; port 0 picks a free one, see :attr:`url`.
-
-    Attributes:
-        whep: video of every stream.
-    """
-
-    open_to_all = changed_at = ()
-
-    def __init__(
-        self, name: str, address: tuple[str, int], access: Access, choice: EncoderChoice, wanted: Wanted
-    ) -> None:
-        self.name = name
-        self._host, self._port = address
-        self._access, self._choice = access, choice
-        self.whep = WhepVideo(name, choice, wanted)
-        self._server: HttpServer | None = None
-
-    @property
-    def url(self) -> str:
-        """The URL of the page."""
-        return address_of(self._host, self._port, self._access)
-
-    def open(self) -> None:
-        """Start listening.
-
-        Raises:
-            DeviceError: nothing can encode, or the address is in use or does not belong to this machine.
-        """
-        self._choice.check()
-        listener = listen(self._host, self._port, f"stages.{self.name}")
-        self._server = HttpServer(self._host, listener, self._access, self, f"edgert:{self.name}")
-        self._port = self._server.port
-        log.info("%s: live video at %s", self.name, self.url)
-
-    def process(self, result: Result) -> None:
-        """Show the result to all viewers, without waiting for any."""
-        self.whep.show(result)
-
-    def close(self) -> None:
-        """End every stream and connection, within two seconds."""
-        self.whep.close()
-        if self._server is not None:
-            self._server.stop()
-            self._server = None
-
-    async def answer(self, exchange: Exchange, request: Request) -> Response:
-        """Return the answer to a request that is not below ``/whep/``."""
-        if request.path == "/streams.json":
-            return Response(HTTPStatus.OK, "application/json", json.dumps(self.whep.streams).encode())
-        return inlined_page("player.html") if request.path == "/" else text(HTTPStatus.NOT_FOUND, "not found")

@@ -77,7 +77,7 @@ def test_a_player_is_not_given_mpeg4(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_webrtc_without_its_package_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("edgert.stages.sink.stream.section.find_spec", lambda name: None)
+    monkeypatch.setattr("edgert.stages.sink.stream.webrtc_sink.find_spec", lambda name: None)
     with pytest.raises(ConfigError, match="needs the package aiortc") as caught:
         make_stage(section(sink="webrtc"), "out", Context())
     assert "[webrtc]" in caught.value.fix and caught.value.where == "stages.out"
