@@ -81,25 +81,22 @@ def placed_network(network: Network, engines: Sequence[tuple[Assignment, Load, f
         Engine(assignment, runs / capacity if capacity else 1 / len(engines), load)
         for assignment, load, runs in sorted(engines, key=lambda one: (-one[2], one[0]))
     ]
-    runs_hz = min(capacity, network.rate_hz)
     return PlacedNetwork(
         name=network.name,
         engines=tuple(sorted_engines),
-        fps=runs_hz * network.batch,
+        fps=min(capacity, network.rate_hz),
         latency_ms=max(engine.load.latency_ms for engine in sorted_engines),
         loadables=sum((Counter(engine.load.segments) for engine in sorted_engines), Counter()),
     )
 
 
-def joint_placement(
-    objective: Objective, networks: Sequence[Network], placed: Sequence[PlacedNetwork], value: float, gap: float
-) -> Placement:
+def joint_placement(objective: Objective, placed: Sequence[PlacedNetwork], value: float, gap: float) -> Placement:
     """Return the placement of all networks, with the utilization of the board."""
     busy: dict[str, float] = defaultdict(float)
-    for network, one in zip(networks, placed, strict=True):
+    for one in placed:
         for engine in one.engines:
             for name, busy_ms in engine.load.busy_ms.items():
-                busy[name] += one.fps / network.batch * engine.weight * busy_ms / 1e3
+                busy[name] += one.fps * engine.weight * busy_ms / 1e3
     return Placement(objective, tuple(placed), value, gap, dict(busy))
 
 
@@ -108,7 +105,7 @@ def memory_demand(networks: Sequence[Network], placement: Placement) -> dict[str
     traffic: dict[str, float] = defaultdict(float)
     for network, one in zip(networks, placement.networks, strict=True):
         for engine in one.engines:
-            runs_hz = one.fps / network.batch * engine.weight
+            runs_hz = one.fps * engine.weight
             for unit, name in zip(network.units, engine.assignment, strict=True):
                 traffic[name] += runs_hz * unit.costs[name].traffic_bytes
             for _, start, _, transition in transitions_of(network, engine.assignment):
@@ -128,11 +125,11 @@ def apply_given_shares(networks: Sequence[Network], found: Placement) -> Placeme
         return found
     pairs = zip(networks, found.networks, strict=True)
     placed = [_dispatched_network(network) if network.shares else one for network, one in pairs]
-    placement = joint_placement(found.objective, networks, placed, found.value, found.gap)
+    placement = joint_placement(found.objective, placed, found.value, found.gap)
     if found.objective != "throughput":
         return placement
     pairs = zip(networks, placement.networks, strict=True)
-    reached = min(one.fps / (network.rate_hz * network.batch) for network, one in pairs)
+    reached = min(one.fps / network.rate_hz for network, one in pairs)
     return replace(placement, value=reached / max(*placement.utilization.values(), 1e-9))
 
 

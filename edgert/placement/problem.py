@@ -115,7 +115,6 @@ class Network:
         edges: tensors between units, into the network and out of it.
         home: accelerator where inputs come from and outputs go to.
         rate_hz: requested runs per second; some solvers use only the ratio to the other networks' rates.
-        batch: frames per run.
         shares: accelerator → share of the frames, where the file dispatches them to engines that each run the complete
             network; empty where the solvers choose.
     """
@@ -125,7 +124,6 @@ class Network:
     edges: tuple[Edge, ...]
     home: str = "gpu"
     rate_hz: float = 1.0
-    batch: int = 1
     shares: Mapping[str, float] = field(default_factory=dict)
 
 

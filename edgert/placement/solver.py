@@ -94,7 +94,7 @@ def _maximize_rates(
     mixed = best_mix(networks, resources)
     multiplier, engines = EngineSelector(networks, resources, limits, time_limit_s).select(mixed)
     each = [placed_network(network, own) for network, own in zip(networks, engines, strict=True)]
-    return joint_placement(objective, networks, each, multiplier, max(0.0, 1 - multiplier / mixed.bound))
+    return joint_placement(objective, each, multiplier, max(0.0, 1 - multiplier / mixed.bound))
 
 
 def _minimize_cost(networks: Sequence[Network], objective: Objective, limits: Limits, time_limit_s: float) -> Placement:
@@ -118,7 +118,7 @@ def _minimize_cost(networks: Sequence[Network], objective: Objective, limits: Li
         for network, one in zip(networks, apart(assignment, own), strict=True)
     ]
     gap = max(0.0, cost - found.bound) / max(cost, 1e-12)
-    return joint_placement(objective, networks, each, cost, gap)
+    return joint_placement(objective, each, cost, gap)
 
 
 # Dominated accelerators can be left out without loss.

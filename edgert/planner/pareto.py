@@ -117,7 +117,7 @@ def dots(points: Sequence[Point]) -> tuple[scatter.Dot, ...]:
 Cell = tuple[str, int | None]
 """Character, and the class of its color; None for no color."""
 LETTERS = ascii_letters
-_HEIGHT, _LEFT = 16, 7
+_HEIGHT, _LEFT = 16, 7  # lines without those of the axis, and characters before it
 
 
 def letters(points: Sequence[Point]) -> dict[str, str]:
@@ -126,13 +126,12 @@ def letters(points: Sequence[Point]) -> dict[str, str]:
     return {label: LETTERS[place] if place < len(LETTERS) else "*" for place, label in enumerate(labels)}
 
 
-def grid(points: Sequence[Point], width: int, height: int = _HEIGHT) -> list[list[Cell]]:
+def grid(points: Sequence[Point], width: int) -> list[list[Cell]]:
     """Return the lines of a chart: watts upwards, frames per second to the right, ``-`` and ``|`` for error bars.
 
     Args:
         points: points; those without a label or with unknown watts are left out.
         width: width of the terminal in characters, at least 40.
-        height: number of lines without those of the axis.
     """
     shown = _shown_points(points)
     if not shown:
@@ -140,13 +139,13 @@ def grid(points: Sequence[Point], width: int, height: int = _HEIGHT) -> list[lis
     heat, named = heat_of([point for point in points if point.label]), letters(points)
     x_axis, y_axis = _axes(shown)
     across = width - _LEFT - 2
-    cells: list[list[Cell]] = [[(" ", None)] * across for _ in range(height)]
+    cells: list[list[Cell]] = [[(" ", None)] * across for _ in range(_HEIGHT)]
 
     def column(value: float) -> int:
         return _cell_index(x_axis, value, across)
 
     def line(value: float) -> int:
-        return height - 1 - _cell_index(y_axis, value, height)
+        return _HEIGHT - 1 - _cell_index(y_axis, value, _HEIGHT)
 
     places = [(column(one.row.most_fps), line(one.row.power_w or 0.0), one) for one in shown]
     for x, y, one in places:

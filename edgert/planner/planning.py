@@ -374,7 +374,7 @@ class _ModePlanner:
     def _network(self, subject: PlannedModel, found: Survey | None) -> Network:
         planner = self._planner
         frames = frames_of(planner.file.config, subject.demand.model)
-        found_network = per_frame(self._predicted(subject, planner.board, self._mode, frames))
+        found_network = per_frame(self._predicted(subject, planner.board, self._mode, frames), frames)
         if known := measured_times.nearest_measurements(subject, planner.board, self._mode, *planner.measured):
             there = partial(self._there, subject)
             found_network = measured_times.scale_units(found_network, known.engines, there, known.weight)

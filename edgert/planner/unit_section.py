@@ -17,6 +17,7 @@ from edgert.report.page import Cell, Column, Table
 
 MOST_BOXES = 64
 """Maximum number of units in one image; larger networks are drawn as blocks."""
+_DETAILS = 4  # tensors named where a line stands for several
 _SLOWEST = 20  # units listed for an engine where a page has many boards
 
 
@@ -281,10 +282,10 @@ def _blocks(network: Network, engine: EngineRow, rows: Sequence[UnitRow]) -> Dra
     return _draw(boxes, lines, heat, "block")
 
 
-def _first_details(lines: Sequence[diagram.Line], most: int = 4) -> Iterator[str]:
-    yield from (line.detail for line in lines[:most])
-    if len(lines) > most:
-        yield f"and {len(lines) - most} more"
+def _first_details(lines: Sequence[diagram.Line]) -> Iterator[str]:
+    yield from (line.detail for line in lines[:_DETAILS])
+    if len(lines) > _DETAILS:
+        yield f"and {len(lines) - _DETAILS} more"
 
 
 def _lines(edge: Edge, engine: EngineRow, home: str) -> Iterator[diagram.Line]:

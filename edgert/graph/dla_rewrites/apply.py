@@ -220,8 +220,8 @@ def prepare_for_dla(model: Model, shapes: Mapping[str, Sequence[int]] | None = N
     return clean(raise_opset(cleaned, OPSET))[0]
 
 
-def with_static_batch(model: Model, size: int = 1) -> Model:
-    """Return the model with open first dimensions of its inputs set to ``size``; the model itself if none is open.
+def with_static_batch(model: Model) -> Model:
+    """Return the model with open first dimensions of its inputs set to 1; the model itself if none is open.
 
     Raises:
         ModelError: another dimension of an input is open.
@@ -238,7 +238,7 @@ def with_static_batch(model: Model, size: int = 1) -> Model:
                 where=str(model.path),
                 fix="give its size (--shape, or input: {size: WIDTHxHEIGHT} in the pipeline file)",
             )
-        shapes[spec.name] = (size, *rest)
+        shapes[spec.name] = (1, *rest)
     return with_shapes(model, shapes) if shapes else model
 
 

@@ -74,17 +74,17 @@ def network(
         own = {name: each[index] for name, each in costs.items() if name == GPU or is_free}
         problem.append(Unit(work.name, work.nodes, own, int(work.weights * value_bytes)))
     edges = _edges(graph, works, scale * value_bytes, transitions)
-    return Network(name, tuple(problem), edges, GPU, rate_hz, batch)
+    return Network(name, tuple(problem), edges, GPU, rate_hz)
 
 
-def per_frame(batched: Network) -> Network:
-    """Return a network with the costs of one frame, as part of a full batch, and a batch of 1.
+def per_frame(batched: Network, frames: int) -> Network:
+    """Return a network with the costs of one frame, as part of a full batch.
 
     The frames of a run share launches, weights and a product's last tiles. Tensors keep the size of a full batch.
     """
-    part = 1 / batched.batch
+    part = 1 / frames
     edges = tuple(replace(edge, transitions=weighted(edge.transitions, part)) for edge in batched.edges)
-    return replace(with_costs(batched, lambda unit: weighted(unit.costs, part)), edges=edges, batch=1)
+    return replace(with_costs(batched, lambda unit: weighted(unit.costs, part)), edges=edges)
 
 
 def _costs(

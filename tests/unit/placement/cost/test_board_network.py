@@ -53,7 +53,7 @@ def test_only_units_whose_nodes_are_allowed_may_go_to_the_dla() -> None:
 
 def test_records_say_what_was_asked() -> None:
     problem = placed(batch=4)
-    assert (problem.name, problem.batch, problem.rate_hz, problem.home) == ("resnet18", 4, 30.0, "gpu")
+    assert (problem.name, problem.rate_hz, problem.home) == ("resnet18", 30.0, "gpu")
     first = problem.edges[0]
     assert (first.name, first.producer, first.consumers, first.size_bytes) == ("input", None, (0,), 4 * 3 * 224 * 224)
     assert sum(edge.is_output for edge in problem.edges) == 1
