@@ -86,7 +86,8 @@ def _decode_western(data: bytes, name: str, error: UnicodeDecodeError) -> str:
     """Decode Windows-1252. Raises ConfigError if the text does not look like that."""
     before = _unix_ends(data[: error.start].decode(error.encoding, "replace"))
     where = f"{name}:{before.count(chr(10)) + 1}"
-    looks_western = error.encoding == "utf-8" and 0 not in data and all(map(_is_mostly_ascii, data.splitlines()))
+    is_ascii = all(2 * sum(byte >= 0x80 for byte in line) <= len(line) for line in data.splitlines())  # mostly
+    looks_western = error.encoding == "utf-8" and 0 not in data and is_ascii
     text = data.decode("cp1252", "replace") if looks_western else "\ufffd"
     if "\ufffd" in text:
         encoding = error.encoding.upper()
@@ -98,8 +99,3 @@ def _decode_western(data: bytes, name: str, error: UnicodeDecodeError) -> str:
         ) from error
     log.warning("%s is not UTF-8: it is read as Windows-1252 (Latin-1); save it as UTF-8 if that is wrong", where)
     return text
-
-
-def _is_mostly_ascii(line: bytes) -> bool:
-    high = sum(byte >= 0x80 for byte in line) if not line.isascii() else 0
-    return 2 * high <= len(line)

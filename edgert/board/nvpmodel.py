@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from edgert.errors import DeviceError, cause
+from edgert.units import whole_number
 
 _CONF = "etc/nvpmodel.conf"
 _STATUS = "var/lib/nvpmodel/status"
@@ -44,14 +45,15 @@ def current_mode(root: Path = Path("/")) -> str:
     if status is None or modes is None:
         return ""
     match = _CURRENT.search(status)
-    if match is None or not _is_number(match[1]):
+    number = None if match is None else whole_number(match[1])
+    if number is None:
         raise DeviceError(
             f"/{_STATUS} does not name the power mode",
             why=f"expected pmode:NUMBER; it has {status.strip()[:60]!r}",
             where=f"/{_STATUS}",
             fix=_ASK,
         )
-    return modes.name(int(match[1]), f"/{_STATUS}")
+    return modes.name(number, f"/{_STATUS}")
 
 
 def power_modes(root: Path = Path("/")) -> PowerModes | None:
@@ -76,11 +78,11 @@ def parse_conf(text: str, path: str) -> PowerModes:
         if (match := _MODEL.match(content)) is None:
             continue
         fields = dict(_FIELD.findall(match[1]))
-        number, name = fields.get("ID", ""), fields.get("NAME", "")
-        if not _is_number(number) or not name or int(number) in names or name in names.values():
+        number, name = whole_number(fields.get("ID", "")), fields.get("NAME", "")
+        if number is None or not name or number in names or name in names.values():
             why, where = f"{content.strip()!r} has no ID=NUMBER and NAME=NAME of its own", f"{path}:{line}"
             raise DeviceError(f"cannot parse {path}", why=why, where=where, fix=_DAMAGED)
-        names[int(number)] = name
+        names[number] = name
     if not names:
         raise DeviceError(f"cannot parse {path}", why="the file defines no POWER_MODEL", where=path, fix=_DAMAGED)
     return PowerModes(path, names)
@@ -94,7 +96,3 @@ def _text(path: Path) -> str | None:
         return None
     except OSError as error:
         raise DeviceError(f"cannot read {path}", why=cause(error), where=str(path)) from error
-
-
-def _is_number(text: str) -> bool:
-    return text.isascii() and text.isdigit()

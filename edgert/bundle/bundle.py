@@ -192,7 +192,10 @@ def save_bundle(path: Path, manifest: Manifest, members: Mapping[str, bytes], si
         ArtifactError: the bundle cannot be written; or the path exists and is no bundle.
     """
     if path.exists():  # else a partly written file of a killed build may be the only copy of the previous bundle
-        _remove_abandoned_parts(path)
+        for old in path.parent.glob(f".{glob.escape(path.name)}-{_PARTIAL_NAME}"):
+            with contextlib.suppress(OSError):  # another build removes it at the same time, or another user owns it
+                if time.time() - old.stat().st_mtime > _STALE_S:
+                    old.unlink()
         if _has_equal_bundle(path, manifest, signature):
             return False
     content = {**members, NAME: manifest.to_bytes(), **({SIGNATURE: signature} if signature else {})}
@@ -211,10 +214,3 @@ def _has_equal_bundle(path: Path, manifest: Manifest, signature: bytes) -> bool:
             return bundle.manifest == manifest and signature in (b"", bundle.signature)
     except ArtifactError:  # damaged, or no bundle
         return False
-
-
-def _remove_abandoned_parts(path: Path) -> None:
-    for old in path.parent.glob(f".{glob.escape(path.name)}-{_PARTIAL_NAME}"):
-        with contextlib.suppress(OSError):  # another build removes it at the same time, or another user owns it
-            if time.time() - old.stat().st_mtime > _STALE_S:
-                old.unlink()

@@ -96,7 +96,8 @@ def verify(content: bytes, signature: bytes, signers: Path | None, where: str) -
         checked = _ssh_keygen(["check-novalidate", "-n", NAMESPACE, "-s", file.name], content, _VERIFY_S)
         if checked.returncode:
             raise _refusal(where, "its signature is not that of its content", _first_line(checked))
-        key = _key_of(checked)
+        named = _KEY.search(checked.stdout.decode(errors="replace"))
+        key = named[1] if named else "a key that ssh-keygen does not name"
         if signers is None:
             return Signer(key)
         found = _ssh_keygen(["find-principals", "-s", file.name, "-f", str(signers)], b"", _VERIFY_S)
@@ -130,11 +131,6 @@ def _ssh_keygen(words: Sequence[str], content: bytes, limit_s: float) -> subproc
         why = f"ssh-keygen -Y {words[0]} took longer than {limit_s:g} s"
         fix = "use a key without a passphrase, or ssh-add KEY first and --sign KEY.pub"
         raise DeviceError("ssh-keygen does not answer", why=why, fix=fix) from error
-
-
-def _key_of(done: subprocess.CompletedProcess[bytes]) -> str:
-    found = _KEY.search(done.stdout.decode(errors="replace"))
-    return found[1] if found else "a key that ssh-keygen does not name"
 
 
 def _first_line(done: subprocess.CompletedProcess[bytes]) -> str:

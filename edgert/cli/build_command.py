@@ -101,10 +101,12 @@ def build(
         why = f"it is for builds that compile engines: those of a bundle, or with --remote; {source} is a pipeline file"
         option.refuse({"--strict": strict, "--signers": signers} if remote is None else {}, why)
         file = load_pipeline(source, overrides or ())
+        name = "".join(letter if letter.isalnum() or letter in "._-" else "-" for letter in file.config.name)
+        output = output or Path(f"{name or 'pipeline'}.edgert")
     if file is None and sign is not None and output is None and remote is None:
         terminal.write_json({"bundle": str(source), **_sign(source, sign, signers)}, json)
         return
-    path = output or (option.default_bundle(file) if file else source)
+    path = output or source
     target: dict[str, Any] = {"board": board, "mode": mode, "tensorrt": trt}
     with _progress_and_json(json) as (on_progress, write), stop_on_signal(on_progress.stop.set):
         if remote is not None:

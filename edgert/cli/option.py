@@ -7,15 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 import typer.core
 
 from edgert.units import whole_number
-
-if TYPE_CHECKING:
-    from edgert.config import PipelineFile
 
 _LARGEST_NUMBER = 10**9
 
@@ -198,12 +195,6 @@ CalibrationImages = Annotated[
     str | None, images("For INT8 calibration: also a glob, a .txt of paths or a video; 100 to 500 images are good.")
 ]
 Photos = images("Settings are tried on them, or on frames of a video; several give a surer answer. Repeatable.")
-
-
-def default_bundle(file: PipelineFile) -> Path:
-    """Return the default path of a pipeline's bundle: its name, with dashes for other characters."""
-    name = "".join(letter if letter.isalnum() or letter in "._-" else "-" for letter in file.config.name)
-    return Path(f"{name or 'pipeline'}.edgert")
 
 
 def refuse(options: Mapping[str, object], why: str) -> None:

@@ -59,7 +59,8 @@ def replay(
 
     recording = open_recording(recordings)
     window_ns = window_of(recording, begin, length)
-    models = dict(_parse_model(text) for text in model or ())
+    named = (text.partition("=") if "=" in text else ("", "", text) for text in model or ())
+    models = {name: Path(file) for name, _, file in named}
     options = Options(models, window_ns, within=within, must_be_exact=expect)
     made = replayed(recording, options)
     screen, data = terminal.console(json), made.to_json()
@@ -73,11 +74,6 @@ def replay(
     terminal.write_json(data, json)
     if expect and (made.first is not None or not made.same):
         raise typer.Exit(1)
-
-
-def _parse_model(text: str) -> tuple[str, Path]:
-    name, equals, file = text.partition("=")
-    return (name, Path(file)) if equals else ("", Path(text))
 
 
 def _summary_line(made: Replay) -> str:

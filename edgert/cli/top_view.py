@@ -10,7 +10,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeGuard
 
@@ -263,7 +263,10 @@ def keyboard() -> Iterator[Callable[[float], str] | None]:
 
     Yields None where this program cannot read keys: its input is not its terminal, or it runs in the background.
     """
-    if not _may_read_keys():
+    may_read = False
+    with suppress(OSError):  # a terminal, but not the one that controls this process
+        may_read = sys.stdin.isatty() and os.tcgetpgrp(sys.stdin.fileno()) == os.getpgrp()
+    if not may_read:
         yield None
         return
     import termios
@@ -284,13 +287,6 @@ def keyboard() -> Iterator[Callable[[float], str] | None]:
         yield read
     finally:
         termios.tcsetattr(terminal_fd, termios.TCSADRAIN, before)
-
-
-def _may_read_keys() -> bool:
-    try:
-        return sys.stdin.isatty() and os.tcgetpgrp(sys.stdin.fileno()) == os.getpgrp()
-    except OSError:  # a terminal, but not the one that controls this process
-        return False
 
 
 def _row_details(row: Row, width: int) -> Iterator[RenderableType]:

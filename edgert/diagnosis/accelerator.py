@@ -4,6 +4,7 @@ import re
 from pathlib import Path
 
 from dla import supported_by
+from edgert.board.host import read_text
 from edgert.diagnosis.probe import Evidence, Finding
 from edgert.errors import BuildError
 from edgert.memory.cuda.gpu_context import Traits, describe_memory
@@ -169,14 +170,8 @@ def _driver_fix(evidence: Evidence) -> str:
 
 def _has_nvidia_card(root: Path) -> bool:
     """Return whether an NVIDIA display controller is on the PCI bus (vendor 0x10de, class 0x03….)."""
-    devices = (root / "sys/bus/pci/devices").glob("*")
-    return any(
-        _starts_with(device / "vendor", "0x10de") and _starts_with(device / "class", "0x03") for device in devices
-    )
-
-
-def _starts_with(path: Path, text: str) -> bool:
-    return path.is_file() and path.read_text(errors="replace").startswith(text)
+    ids = ((read_text(one / "vendor"), read_text(one / "class")) for one in (root / "sys/bus/pci/devices").glob("*"))
+    return any(vendor.startswith("0x10de") and kind.startswith("0x03") for vendor, kind in ids)
 
 
 def _jetson_tensorrt(root: Path) -> Finding:

@@ -173,7 +173,11 @@ def kernel_clock() -> KernelClock | None:
 
 def time_of_day(evidence: Evidence) -> Finding:
     """Report whether NTP or PTP synchronizes the clock, by which programs, how precisely, and PTP hardware clocks."""
-    return clock_finding(kernel_clock(), _running_daemons(evidence.root), _ptp_clocks(evidence.root))
+    running = {read_text(file) for file in evidence.root.glob("proc/[0-9]*/comm")}
+    daemons = {name: kind for name, kind in _DAEMONS.items() if name in running}
+    clocks = sorted(evidence.root.glob("sys/class/ptp/ptp*/clock_name"))
+    hardware = [f"{file.parent.name} {read_text(file)}".strip() for file in clocks]
+    return clock_finding(kernel_clock(), daemons, hardware)
 
 
 def clock_finding(clock: KernelClock | None, daemons: dict[str, str], hardware: list[str]) -> Finding:
@@ -188,21 +192,6 @@ def clock_finding(clock: KernelClock | None, daemons: dict[str, str], hardware: 
         return Finding("clock", "optional", detail, _CLOCK_FIX)
     who = f"by {by}" if by else "by the host of this container, or a program that edgert does not know"
     return Finding("clock", "yes", f"synchronized {who}, to {clock.error_ms:.3g} ms at worst{more}")
-
-
-def _running_daemons(root: Path) -> dict[str, str]:
-    names = set[str]()
-    for file in root.glob("proc/[0-9]*/comm"):
-        try:
-            names.add(file.read_text().strip())
-        except OSError:  # the process has ended
-            continue
-    return {name: kind for name, kind in _DAEMONS.items() if name in names}
-
-
-def _ptp_clocks(root: Path) -> list[str]:
-    found = sorted(root.glob("sys/class/ptp/ptp*/clock_name"))
-    return [f"{file.parent.name} {file.read_text().strip()}".strip() for file in found]
 
 
 # Parts that read and write video.

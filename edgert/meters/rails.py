@@ -211,7 +211,10 @@ class Thermal:
         degrees = {zone.name: zone.gauge() for zone in self._zones}
         found = {f"{TEMPERATURE}.{name}": one for name, one in degrees.items()}
         if self._zones:
-            found[TEMPERATURE] = _hottest(degrees)
+            known = {name: one for name, one in degrees.items() if one.value is not None}
+            hottest = max(known.values(), key=lambda one: one.value or 0.0, default=None)
+            none = reading.unavailable("C", "thermal zones", "none of them can be read")
+            found[TEMPERATURE] = known.get("tj") or hottest or none  # tj is the junction, the hottest of the chip
             found[MARGIN] = _margin(self._zones, degrees)
         if self._brakes:
             found[THROTTLE_HEAT] = _count([gauge() for gauge in self._brakes], "cooling devices in use")
@@ -254,14 +257,6 @@ def zones(root: Path) -> Iterator[Zone]:
         texts = [read_text(trip.with_name(trip.name.replace("_type", "_temp"))) for trip in trips]
         limits_c = [int(text) / 1e3 for text in texts if text.isascii() and text.isdigit() and int(text) > 0]
         yield Zone(name if seen[name] == 1 else f"{name}-{seen[name]}", degrees, min(limits_c, default=None))
-
-
-def _hottest(degrees: Mapping[str, reading.Reading]) -> reading.Reading:
-    """Return the junction temperature, the hottest of the chip; without one, the temperature of the hottest zone."""
-    known = {name: one for name, one in degrees.items() if one.value is not None}
-    if not known:
-        return reading.unavailable("C", "thermal zones", "none of them can be read")
-    return known.get("tj") or max(known.values(), key=lambda one: one.value or 0.0)
 
 
 def _margin(found: tuple[Zone, ...], degrees: Mapping[str, reading.Reading]) -> reading.Reading:

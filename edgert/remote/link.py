@@ -163,7 +163,7 @@ class Call:
             stream.close()
 
     def write(self, chunk: bytes) -> bool:
-        """Send bytes to the command; return False if it has ended, whose reason :meth:`lines` raises. Blocks."""
+        """Send bytes to the command; return False if it has ended, whose reason :meth:`check` raises. Blocks."""
         assert self._process.stdin is not None  # a pipe
         rest = memoryview(chunk)
         try:
@@ -194,14 +194,8 @@ class Call:
             if content is not None:
                 return content
 
-    def lines(self, poll: Poll) -> Iterator[dict[str, Any]]:
-        """Yield all lines of JSON until the command's end. Raises the board's error, LinkError or DeviceError."""
-        while (content := self.line(poll)) is not None:
-            yield content
-        self.check()
-
     def raw(self, poll: Poll) -> Iterator[bytes]:
-        """Yield the bytes after the lines read so far, in pieces. Raises as :meth:`lines`."""
+        """Yield the bytes after the lines read so far, in pieces, until the command's end. Raises as :meth:`check`."""
         piece, self._rest = self._rest, b""
         while piece or (piece := self._piece(poll)):
             yield piece
@@ -258,10 +252,11 @@ class Link:
         """Start edgert there with these words, and return the running command."""
         return Call(self.address, [*self.program, *words])
 
-    def ask(self, *words: str, poll: Poll = bool) -> dict[str, Any]:
-        """Run edgert, and return its last line of JSON. Raises as :meth:`Call.lines`."""
+    def ask(self, *words: str) -> None:
+        """Run edgert to its end. Raises the board's error, LinkError or DeviceError."""
         with self.call(*words) as call:
-            return [{}, *call.lines(poll)][-1]
+            call.line(bool)
+            call.check()
 
 
 def remote_error(address: str, plain: Mapping[str, Any]) -> EdgertError:
