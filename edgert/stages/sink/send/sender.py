@@ -17,7 +17,7 @@ log = logging.getLogger("edgert.send")
 BATCH = 256
 _FIRST_WAIT_S, _LONGEST_WAIT_S = 0.5, 30.0
 _REMIND_S = 300.0
-_IDLE_S, _SECURE_S, _TRIM_S = 0.5, 1.0, 5.0
+_IDLE_S, _SECURE_S = 0.5, 1.0
 CLOSE_S = 3.0
 """Seconds at the end of a run for sending the rest; later messages wait in the spool."""
 _DISCONNECT_S = 0.4
@@ -75,7 +75,7 @@ class Sender:
         self._name, self._spool, self._publisher = name, spool, publisher
         self._news, self._ends = threading.Event(), threading.Event()
         self._is_open, self._down_since, self._reminded = False, 0.0, 0.0
-        self._secured = self._trimmed = time.monotonic()
+        self._secured = time.monotonic()
         self._refused, self._is_spool_odd = 0, False
         self._sent, self._acknowledged = -1, deque[tuple[float, Message]]()
         self._held, self._arrived, self._holding = deque[tuple[int, Lease]](), -1, threading.Lock()
@@ -238,15 +238,13 @@ class Sender:
             self._maintain_spool()
 
     def _maintain_spool(self) -> None:
-        """Secure and trim the spool, when it is time."""
-        now = time.monotonic()
+        """Trim and secure the spool, when it is time."""
+        if time.monotonic() - self._secured <= _SECURE_S:
+            return
+        self._secured = time.monotonic()
         try:
-            if now - self._secured > _SECURE_S:
-                self._secured = now
-                self._spool.secure(self._sent)
-            if now - self._trimmed > _TRIM_S:
-                self._trimmed = now
-                self._spool.trim()
+            self._spool.trim()
+            self._spool.secure(self._sent)
         except OSError as error:  # a full disk, for instance; sending goes on, which makes room
             if not self._is_spool_odd:
                 log.warning("%s: the spool %s: %s; sending goes on", self._name, self._spool.path, cause(error))

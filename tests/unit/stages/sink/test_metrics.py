@@ -54,7 +54,7 @@ def stats(**changes: Any) -> dict[str, Any]:
         stage.meter.done("north", latency_ms * 500_000)
         sink.meter.done("north", latency_ms * 1_000_000)
     sink.meter.done("south", 2_000_000_000)
-    sink.meter.losses = {("north", "queue"): 2, ("south", "join"): 1}
+    sink.meter.losses.update({("north", "queue"): 2, ("south", "join"): 1})
     nodes = [source, stage, sink]
     events = {"oc1": 0, "oc3": 12}
     summary = summarize(nodes, 2_000_000_000, Counts(20, 600, 7), 123, ENGINES, BUDGETS, RunNotes(over_current=events))

@@ -20,29 +20,15 @@ def test_a_stream_cannot_leave_the_folder(stream: str) -> None:
     assert path.parent == Path("out") and not path.name.startswith(".") and "\x00" not in str(path)
 
 
-@pytest.mark.parametrize(
-    "pattern",
-    [
-        "{}",
-        "{0}",
-        "{streem}",
-        "{frame.__class__}",
-        "{stream[0]}",
-        "{frame!r}",
-        "{frame:x}",
-        "{stream:>9}",
-        "{frame:99d}",
-    ],
-)
+UNKNOWN = "{} {0} {streem} {frame.__class__} {stream[0]} {frame!r} {frame:x} {stream:>9} {frame:99d}"
+
+
+@pytest.mark.parametrize("pattern", UNKNOWN.split())
 def test_nothing_else_is_looked_up(pattern: str) -> None:
     with pytest.raises(StageError) as caught:
         check_pattern(Path(pattern), FIELDS, "stages.s")
     assert caught.value.fix and caught.value.where == "stages.s"
-
-
-def test_a_misspelt_field_names_the_nearest() -> None:
-    with pytest.raises(StageError, match="did you mean 'stream'"):
-        check_pattern(Path("{streem}.jpg"), FIELDS, "stages.s")
+    assert pattern != "{streem}" or "did you mean 'stream'" in caught.value.what
 
 
 def test_known_patterns_pass() -> None:
