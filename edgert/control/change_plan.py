@@ -160,19 +160,12 @@ def _stage_changes(before: PipelineConfig, after: PipelineConfig, run: Controlle
             why = why or (recorded.get(name, "") if old is None else "")
             yield Change(place, "", "needs a restart" if why else effect, why)
         elif isinstance(old, SourceStage) and isinstance(new, SourceStage):
-            for one in _source_key_changes(place, old, new, run):
-                why = recorded.get(name, "") if one.effect == "opens the source again" else ""
-                yield Change(place, one.field, "needs a restart", why) if why else one
+            why = recorded.get(name, "")
+            yield from _section_changes(
+                place, old, new, run, why, "needs a restart" if why else "opens the source again"
+            )
         else:
             yield from _stage_key_changes(place, old, new, run, moved, before, after)
-
-
-def _source_key_changes(place: Place, old: SourceStage, new: SourceStage, run: Controlled) -> Iterator[Change]:
-    for field in _different_fields(old, new):
-        if field in old.live and not why_not_live(place, field, run):
-            yield Change(place, field, "live", was=plain_value(old, field), now=plain_value(new, field))
-        else:
-            yield Change(place, field, "opens the source again")
 
 
 def _stage_key_changes(
@@ -218,14 +211,16 @@ def _restart_reason(stage: StageConfig, field: str) -> str:
     return "its output is open" if isinstance(stage, SinkStage) else "its frames would come from other memory"
 
 
-def _section_changes(place: Place, old: Section, new: Section, run: Controlled, why: str) -> Iterator[Change]:
-    """Yield the differences in a section whose keys are live, or need a restart for the reason ``why``."""
+def _section_changes(
+    place: Place, old: Section, new: Section, run: Controlled, why: str, effect: Effect = "needs a restart"
+) -> Iterator[Change]:
+    """Yield the differences in a section whose keys are live, or have another effect for the reason ``why``."""
     for field in _different_fields(old, new):
-        why_not = why_not_live(place, field, run) if field in old.live else why
-        if why_not:
-            yield Change(place, field, "needs a restart", why_not)
-        else:
+        why_not = why_not_live(place, field, run) if field in old.live else ""
+        if field in old.live and not why_not:
             yield Change(place, field, "live", "", plain_value(old, field), plain_value(new, field))
+        else:
+            yield Change(place, field, effect, "" if effect == "opens the source again" else why_not or why)
 
 
 def _recorded_sources(config: PipelineConfig) -> dict[str, str]:

@@ -40,7 +40,7 @@ def plain_result(result: Result, clock: Clock = REAL) -> dict[str, Any]:
             outputs[stage] = form(record, 0)
         except StageError as error:
             raise error.at(f"stages.{stage}") from error.__cause__
-    time_ns = time_of_day_ns(frame.timestamp_ns, clock)
+    time_ns, sent_ns = time_of_day_ns(frame.timestamp_ns, clock), extra.sender_ns
     return {
         "stream": frame.stream,
         "frame": frame.index,
@@ -49,16 +49,11 @@ def plain_result(result: Result, clock: Clock = REAL) -> dict[str, Any]:
         "timestamp_ns": frame.timestamp_ns,
         "media_s": round(frame.media_ns / 1e9, 6),
         **({"file": shown(extra.file)} if extra.file else {}),
-        **(_sender_times(extra.sender_ns) if extra.sender_ns is not None else {}),
+        **({"sender_time": rfc3339(sent_ns), "sender_time_ns": sent_ns} if sent_ns is not None else {}),
         **({"models": dict(result.models)} if result.models else {}),
         **({"trace": extra.delivery.trace, "object": extra.delivery.about} if extra.delivery is not None else {}),
         "outputs": outputs,
     }
-
-
-def _sender_times(time_ns: int) -> dict[str, Any]:
-    """Return the capture time by the sender's clock."""
-    return {"sender_time": rfc3339(time_ns), "sender_time_ns": time_ns}
 
 
 def encoded(data: object) -> bytes:

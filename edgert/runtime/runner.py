@@ -241,7 +241,8 @@ class Runner:
             if self._over.is_set() or not self.is_running:
                 return
             self._watchdog.look()
-            if self._watchdog.tasks_hung_at_end() and not any(self._sources_alive()):
+            alive = any(loop.is_alive() for loop in self._loops if isinstance(loop.task.stage, Source))
+            if not alive and self._watchdog.tasks_hung_at_end():
                 self.stop()
         if self._over.wait(DRAIN_S):
             return
@@ -267,10 +268,6 @@ class Runner:
             waited_s = (REAL.now_ns() - began_ns) / 1e9
             if waited_s > seconds or (waited_s > _CLOSE_S and not any(map(self._watchdog.finishes, self.graph.tasks))):
                 return
-
-    def _sources_alive(self) -> Iterator[bool]:
-        """Yield whether the thread still runs, for each source."""
-        return (loop.is_alive() for loop in self._loops if isinstance(loop.task.stage, Source))
 
     def _stuck_tasks(self) -> list[Task]:
         """Return stages in a call and sources that do not end; if there are none, all tasks whose thread still runs."""

@@ -244,10 +244,10 @@ class Shadow:
             if found < 1:
                 self._keep(name, result, record, found)
         self._spent_s += time.monotonic() - began_s
-        if len(results.times_s) >= JUDGED_RUNS and (
-            why := self._pace.too_slow(_first_quartile(results.times_s), rate_hz)
-        ):
-            raise StageError(why)
+        if len(results.times_s) >= JUDGED_RUNS:
+            quartile_s = statistics.quantiles(results.times_s, n=4)[0]  # slower runs waited for the old model's threads
+            if why := self._pace.too_slow(quartile_s, rate_hz):
+                raise StageError(why)
 
     def _record_of(self, name: str, result: Result) -> records.Record:
         """Return the new model's record for the frame of a result. Raises StageError: it fails."""
@@ -288,8 +288,3 @@ class Shadow:
         width = min(_IMAGE_PX, result.frame.width)
         image = self._images.paint(result, width, lambda size: self._overlay.shapes(size, result))
         return encode_jpeg(self._images.host_image(replace(result, image=image)), _QUALITY)
-
-
-def _first_quartile(times_s: Sequence[float]) -> float:
-    """Return the first quartile of run times; slower runs waited for the threads of the old model."""
-    return statistics.quantiles(times_s, n=4)[0]
