@@ -1,22 +1,23 @@
 """Verdicts of a shadow's rules on a real detector: of models that were made worse, and of ones that are as good."""
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import cv2
 import numpy as np
+import onnx
+from onnx import helper, numpy_helper
 
 from edgert.config import InputConfig, ModelConfig
 from edgert.config.pipeline_file import parse_input, parse_task
 from edgert.dataset import ArrayDataset, LabeledDataset, open_dataset
 from edgert.evaluation import evaluate, open_evaluation
-from edgert.graph import Model, load
+from edgert.graph import Model, from_proto, load
 from edgert.runtime.frame import U8
 from edgert.swap.shadow import agreement_of_notes
 from edgert.swap.verdict import Terms, agreement_bound, cannot_agree, why_refused
 from tests.helpers.evaluation_data import data, photos
-from tests.helpers.planted_loss import PLANTS, equal, planted
 
 TERMS = Terms(500, 0.97, 0.0)
 LOSS = 0.05
@@ -99,3 +100,82 @@ def live_frames(count: int) -> Iterator[U8]:
             y, x = random.integers(height - down), random.integers(width - across)
             image = cv2.resize(image[y : y + down, x : x + across], (width, height)).astype(np.uint8, copy=False)
         yield np.ascontiguousarray(image)
+
+
+# Models that are worse by a known amount, and others that are as good.
+
+Plant = Callable[[Model, float, int], Model]
+"""Makes a model worse: the more, the larger the strength; by a seed."""
+
+
+def _changed(model: Model, change: Callable[[np.ndarray, np.random.Generator], np.ndarray], seed: int) -> Model:
+    proto, random = onnx.ModelProto(), np.random.default_rng(seed)
+    proto.CopyFrom(model.proto)
+    for tensor in proto.graph.initializer:
+        array = numpy_helper.to_array(tensor)
+        if array.ndim == 4 and array.dtype == np.float32 and array.size > 64:
+            tensor.CopyFrom(numpy_helper.from_array(change(array, random).astype(np.float32), tensor.name))
+    return from_proto(proto, Path(f"{model.path.stem}-{seed}.onnx"))
+
+
+def noise(model: Model, strength: float, seed: int) -> Model:
+    """Gaussian noise on weights, of up to a 32nd of each tensor's standard deviation."""
+    return _changed(
+        model, lambda array, random: array + strength / 32 * array.std() * random.standard_normal(array.shape), seed
+    )
+
+
+def coarse(model: Model, strength: float, seed: int) -> Model:
+    """Weights rounded to steps of a part of each tensor's largest value, as by a bad quantization."""
+
+    def rounded(array: np.ndarray, random: np.random.Generator) -> np.ndarray:
+        step, offset = max(strength, 1e-6) * np.abs(array).max() / 4, random.random()
+        return (np.floor(array / step + offset) - offset + 0.5) * step
+
+    return _changed(model, rounded, seed)
+
+
+def pruned(model: Model, strength: float, seed: int) -> Model:
+    return _changed(model, lambda array, random: array * (random.random(array.shape) >= strength / 4), seed)
+
+
+def miscolored(model: Model, strength: float, seed: int) -> Model:
+    """A wrong preprocessing: the colors of the input change places and get darker."""
+    proto, random = onnx.ModelProto(), np.random.default_rng(seed)
+    proto.CopyFrom(model.proto)
+    graph, name = proto.graph, proto.graph.input[0].name
+    for node in graph.node:
+        node.input[:] = ["seen" if one == name else one for one in node.input]
+    mix = (1 - strength) * np.eye(3) + strength * random.uniform(0.05, 0.15) * np.eye(3)[random.permutation(3)]
+    graph.initializer.append(numpy_helper.from_array(mix.astype(np.float32)[:, :, None, None], "mix"))
+    graph.node.insert(0, helper.make_node("Conv", [name, "mix"], ["seen"]))
+    return from_proto(proto, Path(f"{model.path.stem}-{seed}.onnx"))
+
+
+PLANTS: tuple[Plant, ...] = (noise, coarse, pruned, miscolored)
+
+
+def equal(model: Model, seed: int) -> Model:
+    """A model that is as good: each weight off by at most what half precision rounds it by."""
+    return _changed(model, lambda array, random: array * (1 + 2**-11 * random.uniform(-1, 1, array.shape)), seed)
+
+
+def planted(
+    model: Model, plant: Plant, seed: int, loss_of: Callable[[Model], float], loss: float
+) -> tuple[Model, float]:
+    """A model that is worse by about ``loss``, found by bisection, and by how much it is: at least that."""
+    low, high, best = 0.0, 1.0, (model, 0.0)
+    for _ in range(8):
+        middle = (low + high) / 2
+        made = plant(model, middle, seed)
+        found = loss_of(made)
+        if found < loss:
+            low = middle
+            continue
+        high = middle
+        if best[1] < loss or found < best[1]:
+            best = made, found
+        if found < 1.15 * loss:
+            break
+    assert best[1] >= loss, (plant.__name__, seed)
+    return replace(best[0]), best[1]
