@@ -10,21 +10,12 @@ from edgert.errors import ConfigError
 from edgert.placement.cost.coefficients import Accuracy, coefficients
 from edgert.placement.cost.formulas import recorded_share
 from edgert.planner.planning import plan_boards
-from tests.unit.planner.test_planning import network
-
-PIPELINE = """
-board: orin-nx-16gb
-models: {net: {onnx: net.onnx, task: {embed: none}}}
-stages: {cam: {source: "usb:0", fps: 10}, look: {infer: net, from: cam}}
-"""
+from tests.unit.planner.test_planning import pipeline as planned_pipeline
 
 
 @pytest.fixture
 def pipeline(tmp_path: Path) -> Path:
-    network(tmp_path / "net.onnx")
-    path = tmp_path / "p.yaml"
-    path.write_text(PIPELINE, encoding="utf-8")
-    return path
+    return planned_pipeline(tmp_path, fps=10).document.path
 
 
 def latency_ms(pipeline: Path, launch: str, name: str = "orin-nx-16gb") -> float:

@@ -4,15 +4,13 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pytest
-from onnx import TensorProto, helper
 
 from edgert.board.host import core_accelerators
 from edgert.board.record import find_board
 from edgert.config import PipelineFile, load_pipeline
 from edgert.errors import BudgetError, ConfigError
-from edgert.graph import load, to_bytes
+from edgert.graph import load
 from edgert.installation import shipped
 from edgert.placement.cost.power import power
 from edgert.placement.profile import MeasuredTransition, ModelTimes, Profile, ProfiledUnit
@@ -27,42 +25,14 @@ from edgert.simulator.hardware import ANY_CORE
 from edgert.simulator.pipeline_design import InferenceSlot, Scene, design_of
 from edgert.simulator.sources import StageTimes
 from edgert.simulator.spans import Second, Span, lanes
-from tests.helpers.models import make
+from tests.unit.planner.test_planning import ORIN, network, pipeline
 
-ORIN = "orin-nx-16gb"
 SHORT = Scenario(seconds=3.0)
-
-
-def network(path: Path) -> None:
-    """A convolution."""
-    nodes = [
-        helper.make_node("Conv", ["x", "w"], ["a"], name="first", pads=[1] * 4),
-        helper.make_node("Relu", ["a"], ["y"], name="relu"),
-    ]
-    arrays = {"w": np.full((8, 3, 3, 3), 0.1, np.float32)}
-    inputs, outputs = {"x": ((1, 3, 64, 64), TensorProto.FLOAT)}, {"y": ((1, 8, 64, 64), TensorProto.FLOAT)}
-    path.write_bytes(to_bytes(make(nodes, inputs, outputs, arrays)))
-
-
-def pipeline(folder: Path, more: str = "", model: str = "", stages: str = "") -> PipelineFile:
-    network(folder / "net.onnx")
-    text = f"""
-board: {ORIN}
-{more}
-models:
-  net: {{onnx: net.onnx, task: {{embed: none}}{model}}}
-stages:
-  cam: {{source: 'usb:0', fps: 30}}
-  look: {{infer: net, from: cam}}
-{stages}
-"""
-    (folder / "p.yaml").write_text(text)
-    return load_pipeline(folder / "p.yaml")
 
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Simulation:
-    file = pipeline(tmp_path_factory.mktemp("simulation"), "budgets: {power: 14W, latency: 50ms}", ", precision: fp16")
+    file = pipeline(tmp_path_factory.mktemp("simulation"), "budgets: {power: 14W, latency: 50ms}")
     return simulate(file, mode="15W", scenario=SHORT)
 
 
@@ -144,7 +114,7 @@ def test_its_page_shows_every_chart(made: Simulation) -> None:
 
 
 def test_a_plan_of_a_board_has_the_p99_of_a_simulation(tmp_path: Path) -> None:
-    file = pipeline(tmp_path, "budgets: {latency: 50ms}", ", precision: fp16")
+    file = pipeline(tmp_path, "budgets: {latency: 50ms}")
     (board,) = plan(file, mode="15W").boards
     assert board.chosen is not None
     row = board.rows[board.chosen]
@@ -155,7 +125,7 @@ def test_a_plan_of_a_board_has_the_p99_of_a_simulation(tmp_path: Path) -> None:
 
 
 def test_budgets_that_no_share_of_the_frames_keeps_are_refused(tmp_path: Path) -> None:
-    file = pipeline(tmp_path, "budgets: {power: 1W, when_exceeded: degrade}", ", precision: fp16")
+    file = pipeline(tmp_path, "budgets: {power: 1W, when_exceeded: degrade}")
     with pytest.raises(BudgetError, match="no setting keeps the budgets"):
         simulate(file, mode="15W", scenario=SHORT)
 
@@ -166,7 +136,7 @@ def test_a_stream_of_low_priority_stops_first_wherever_it_stands(tmp_path: Path)
     frugal.write_text(board.replace("watts: 4.6", "watts: 0.05").replace("watts: 5.3", "watts: 0.05"))
 
     def two(more: str = "") -> PipelineFile:
-        path = pipeline(tmp_path, more, ", precision: fp16").document.path
+        path = pipeline(tmp_path, more).document.path
         text = path.read_text().replace("from: cam}", "from: [gate, cam]}").replace("fps: 30", "fps: 500")
         text = text.replace(ORIN, "./frugal.yaml")
         path.write_text(text.replace("stages:", "stages:\n  gate: {source: 'usb:1', fps: 500, priority: low}"))
@@ -212,7 +182,7 @@ def test_a_trace_of_a_stream_that_is_no_source_is_refused(tmp_path: Path) -> Non
     trace = tmp_path / "t.jsonl"
     trace.write_text('{"time_s": 0, "stream": "cma"}\n{"time_s": 1, "stream": "cma"}\n')
     with pytest.raises(ConfigError, match=r"'cma'.*cam") as caught:
-        simulate(pipeline(tmp_path, model=", precision: fp16"), scenario=replace(SHORT, trace=trace))
+        simulate(pipeline(tmp_path), scenario=replace(SHORT, trace=trace))
     assert "sources: cam" in caught.value.fix
 
 
@@ -292,7 +262,7 @@ def test_a_model_without_a_profile_is_refused(tmp_path: Path) -> None:
 
 
 def test_stages_take_what_a_run_measured(tmp_path: Path) -> None:
-    file = pipeline(tmp_path, model=", precision: fp16", stages="  paint: {draw: boxes, from: look}")
+    file = pipeline(tmp_path, stages="  paint: {draw: boxes, from: look}")
     stages = tmp_path / "run.json"
     busy = {"paint": {"busy_ms_per_result": 12.0}}
     stages.write_text(json.dumps({"stages": busy}))
