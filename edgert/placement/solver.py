@@ -158,9 +158,4 @@ def _dominates(network: Network, one: str, other: str, among: Sequence[str]) -> 
 
 
 def _costs_no_more(one: Cost | Transition, other: Cost | Transition) -> bool:
-    return all(mine <= theirs for mine, theirs in zip(_cost_values(one), _cost_values(other), strict=True))
-
-
-def _cost_values(part: Cost | Transition) -> tuple[float, ...]:
-    shares = (part.from_ms, part.gpu_ms, part.to_ms) if isinstance(part, Transition) else ()
-    return (part.time_ms, part.energy_mj, part.traffic_bytes, *shares)
+    return all(getattr(one, name) <= getattr(other, name) for name in one.__slots__)

@@ -4,8 +4,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from string import ascii_letters
 
-from edgert.placement.plan_record import BoardPlan, Plan, Row, Verdict
-from edgert.planner.plan_text import error_text
+from edgert.placement.plan_record import BoardPlan, Plan, Row
+from edgert.planner.plan_text import error_text, row_label
 from edgert.report import scatter
 from edgert.report.numbers import fixed, significant
 from edgert.report.svg import Scale
@@ -21,14 +21,12 @@ class Point:
         label: number in the table, from 1; empty for a row that the table leaves out.
         name: name of the row, or of the board and the row.
         row: row with the maximum frames per second, and the watts at the requested rates.
-        verdict: verdict of the row.
         is_chosen: whether this is the row to take.
     """
 
     label: str
     name: str
     row: Row
-    verdict: Verdict
     is_chosen: bool = False
 
     @property
@@ -61,7 +59,7 @@ def _error_interval(value: float | None, error: float | None) -> Interval | None
 def board_points(board: BoardPlan) -> tuple[Point, ...]:
     """Return every row of a board, numbered as in its table."""
     return tuple(
-        Point(str(number), f"{row.mode}, {row.name}" if row.mode else row.name, row, row.verdict, place == board.chosen)
+        Point(str(number), row_label(row), row, place == board.chosen)
         for number, (place, row) in enumerate(enumerate(board.rows), 1)
         if row.most_fps > 0
     )
@@ -75,7 +73,7 @@ def plan_points(plan: Plan) -> tuple[Point, ...]:
             if row.most_fps > 0:
                 label = str(number) if row is board.best else ""
                 is_chosen = bool(label) and board.board == plan.smallest
-                found.append(Point(label, f"{board.title}: {row.mode}, {row.name}", row, row.verdict, is_chosen))
+                found.append(Point(label, f"{board.title}: {row.mode}, {row.name}", row, is_chosen))
     return tuple(found)
 
 
@@ -105,7 +103,7 @@ def dots(points: Sequence[Point]) -> tuple[scatter.Dot, ...]:
             f"{one.label}~" if one.label and one.row.estimated else one.label,
             one.detail,
             heat.of(one.row.p99_ms),
-            one.verdict,
+            one.row.verdict,
             "chosen" if one.is_chosen else "" if one.label else "small",
         )
         for one in points

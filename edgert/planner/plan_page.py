@@ -154,7 +154,7 @@ def _chart(points: Sequence[pareto.Point], about: str) -> Iterator[Chart]:
         limits=(min(requested) if len(requested) == 1 else None, pareto.watts_limit(points)),
         strip="W not known",
     )
-    marks = {point.verdict for point in points}
+    marks = {point.row.verdict for point in points}
     signs = [words for verdict, words in scatter.SIGNS.items() if verdict in marks]
     if any(row.estimated for row in rows):
         signs.append("~ estimated")
