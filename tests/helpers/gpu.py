@@ -9,9 +9,11 @@ import pytest
 
 from edgert.errors import EdgertError
 from edgert.memory import Counter, lend
-from edgert.memory.cuda import CudaDevice, DeviceView, open_device
+from edgert.memory.cuda import CudaDevice, DeviceView, Stream, open_device
 from edgert.memory.cuda.holders import others_on
 from edgert.runtime import Frame
+from edgert.runtime.frame import with_planes
+from edgert.stages.gpu.upload import Uploader
 
 
 def rounds(usual: int) -> int:
@@ -50,6 +52,22 @@ def to_gpu(device: CudaDevice, frame: Frame) -> Frame:
     lease = lend(blocks, frame.lease.counter)
     planes = [replace(plane, lease=lease) for plane in planes]
     return replace(frame, planes=cast("Any", tuple(planes)), lease=lease)
+
+
+def on_gpu(frame: Frame, stream: Stream) -> Frame:
+    """The GPU's view of a frame in shared memory, under the same lease; the stream uploads it if necessary."""
+    lease: Any = frame.lease
+    writer, ordinal = lease.send(stream), lease.device.ordinal
+    planes = [
+        DeviceView(address, plane.shape, plane.strides, plane.dtype, lease, ordinal, writer)
+        for address, plane in zip(lease.addresses_of(frame.planes), frame.planes, strict=True)
+    ]
+    return with_planes(frame, cast("Any", tuple(planes)), lease)
+
+
+def uploaded(uploader: Uploader, frame: Frame) -> Frame:
+    """A copy of the frame on the GPU, with a lease to release."""
+    return on_gpu(uploader.shared_frame(frame), uploader.stream)
 
 
 def read(device: CudaDevice, address: int, nbytes: int) -> Any:

@@ -8,12 +8,12 @@ import pytest
 from edgert.config import InputConfig
 from edgert.errors import DeviceError, StageError
 from edgert.memory import Counter
-from edgert.memory.cuda import CudaDevice, DevicePool, from_cuda_array, from_dlpack
+from edgert.memory.cuda import CudaDevice, SharedLease, SharedPool, ViewPool, from_cuda_array, from_dlpack
 from edgert.stages.gpu.gpu_preprocess import GpuPreprocessor
 from edgert.stages.gpu.kernels import Kernels
 from edgert.stages.gpu.upload import Uploader
 from tests.helpers.frames import frame_of
-from tests.helpers.gpu import gpu_or_skip, read, to_gpu
+from tests.helpers.gpu import gpu_or_skip, read, to_gpu, uploaded
 from tests.helpers.gpu_reference import fill
 from tests.helpers.gpu_target import target
 
@@ -30,10 +30,8 @@ def device() -> Iterator[CudaDevice]:
 def test_shared_with_torch_both_ways(device: CudaDevice) -> None:
     torch = pytest.importorskip("torch")
     counter = Counter()
-    pool = DevicePool(device, 1024, 2, counter)
-    leased = pool.acquire(0)
-    assert leased is not None
-    view, lease = leased
+    view = ViewPool(device, 1024, counter).take((1024,), device.stream())
+    lease = view.lease
     floats = view.as_type("float32", (16, 16))
     tensor = torch.from_dlpack(floats)
     tensor.fill_(2.5)
@@ -56,10 +54,9 @@ def test_shared_with_torch_both_ways(device: CudaDevice) -> None:
 def test_shared_with_cupy_both_ways(device: CudaDevice) -> None:
     cupy = pytest.importorskip("cupy")
     counter = Counter()
-    pool = DevicePool(device, 1024, 1, counter)
-    leased = pool.acquire(0)
-    assert leased is not None
-    view, lease = leased
+    pool = ViewPool(device, 1024, counter)
+    view = pool.take((1024,), device.stream())
+    lease = view.lease
     floats = view.as_type("float32", (16, 16))
     with device:
         array, same = cupy.from_dlpack(floats), cupy.asarray(floats)
@@ -99,20 +96,18 @@ def test_blocks_of_both_kinds_and_pools(device: CudaDevice) -> None:
 @pytest.mark.timing
 def test_memory_comes_back_over_ten_thousand_leases(device: CudaDevice) -> None:
     counter, stream = Counter(), device.stream()
-    pool = DevicePool(device, 2**20, 3, counter)
+    pool = SharedPool(device, 2**20, 3, counter)
     free, _ = device.free_bytes()
     for _ in range(10_000):
         leased = pool.acquire(1.0)
         assert leased is not None
-        view, lease = leased
-        with device:
-            device.driver.memset_d8_async(view.address, 1, 4096, stream.raw)
-        lease.after(stream)
+        memory, lease = leased
+        assert isinstance(lease, SharedLease)
+        lease.send(stream)
         lease.release()
-        del view, leased
+        del memory, leased
     stream.synchronize()
     assert device.free_bytes()[0] == free and counter.read().allocations == 3 and counter.read().escaped == 0
-    pool.close()
 
 
 def test_a_stream_goes_first_and_works_as_before(device: CudaDevice) -> None:
@@ -158,7 +153,7 @@ def test_nothing_grows_over_a_hundred_thousand_frames(device: CudaDevice) -> Non
 
     def run(frames: int) -> None:
         for _ in range(frames):
-            sent = uploader.upload(frame)
+            sent = uploaded(uploader, frame)
             fill(into, [sent], working)
             sent.lease.release()
         working.synchronize()

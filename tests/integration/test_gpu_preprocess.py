@@ -15,7 +15,7 @@ from edgert.stages.gpu.gpu_preprocess import GpuPreprocessor, Target
 from edgert.stages.gpu.kernels import Kernels
 from edgert.stages.gpu.upload import Uploader
 from tests.helpers.frames import frame_of
-from tests.helpers.gpu import gpu_or_skip, read, rounds, to_gpu
+from tests.helpers.gpu import gpu_or_skip, read, rounds, to_gpu, uploaded
 from tests.helpers.gpu_reference import fill, preprocess, stored
 from tests.helpers.gpu_target import target
 
@@ -165,7 +165,7 @@ def test_an_uploaded_frame_is_read_after_its_upload(kernels: Kernels) -> None:
     for index in range(rounds(12)):
         form: Any = ("nv12", "i420", "bgr")[index % 3]
         frame = frame_of(161, 91, form, index=index)
-        sent = uploader.upload(frame)
+        sent = uploaded(uploader, frame)
         fill(into, [sent], working)
         sent.lease.release()
         working.synchronize()

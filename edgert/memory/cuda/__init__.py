@@ -3,24 +3,25 @@
 device = open_device()
 with device:                                # current in this thread; PyTorch and ONNX Runtime share the context
     stream = device.stream()
-    pool = DevicePool(device, 3 * 2**20, 4, counter)
-    view, lease = pool.acquire()
-    ...                                     # enqueue work that reads or writes view.address on the stream
-    lease.after(stream)                     # the lease now lasts until that work is done
+    pool = SharedPool(device, 3 * 2**20, 4, counter)
+    array, lease = pool.acquire()
+    array[:] = 0                            # filled by the host
+    lease.send(stream)                      # copied to the GPU, if that does not read it in place
+    ...                                     # enqueue work that reads lease.addresses_of([array]) on the stream
+    lease.after(stream)                     # the memory is not reused before that work is done
     lease.release()
 """
 
 from edgert.memory.cuda.device import Block, CudaDevice, Graph, open_device
 from edgert.memory.cuda.gpu_context import Traits, memory_kind, tensor_kind
 from edgert.memory.cuda.nvrtc import Kernel, Launch, Module, Nvrtc, nvrtc
-from edgert.memory.cuda.pools import DevicePool, Loans, SharedLease, SharedPool, StreamLease, StreamMarks, ViewPool
+from edgert.memory.cuda.pools import Loans, SharedLease, SharedPool, StreamLease, StreamMarks, ViewPool
 from edgert.memory.cuda.stream import Event, Stream
 from edgert.memory.cuda.view import DeviceView, from_cuda_array, from_dlpack
 
 __all__ = [
     "Block",
     "CudaDevice",
-    "DevicePool",
     "DeviceView",
     "Event",
     "Graph",

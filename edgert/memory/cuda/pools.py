@@ -1,7 +1,7 @@
 """Reuse of memory that the GPU uses: leases that end with a stream's work, pools, and other libraries' memory.
 
-A :class:`DevicePool` has buffers of the GPU, a :class:`SharedPool` host memory that the GPU reads. :class:`Loans` are
-for memory that another library owns, such as a decoder's surfaces or a camera's buffers.
+A :class:`SharedPool` has host memory that the GPU reads, a :class:`ViewPool` images on the GPU. :class:`Loans` are for
+memory that another library owns, such as a decoder's surfaces or a camera's buffers.
 """
 
 import ctypes
@@ -290,78 +290,6 @@ class _Slot(StreamMarks):
     def has_views(self) -> bool:
         """Whether a view, or an array made from one by its CUDA array interface, still exists."""
         return self.root_view is not None and self.root_view() is not None
-
-
-class DevicePool:
-    """A fixed number of equal buffers in GPU memory, allocated and zeroed once.
-
-    A buffer is reused when its lease was released, the events of :meth:`StreamLease.after` have passed, and no view of
-    it is left. If only views prevent that, the buffer is left to them, replaced by a new one, and counted as *escaped*,
-    as in :class:`~edgert.memory.Pool`, which has the same arguments.
-    """
-
-    def __init__(self, device: CudaDevice, nbytes: int, count: int, counter: Counter) -> None:
-        self.nbytes, self.count, self.counter, self._device = nbytes, count, counter, device
-        self._changed = threading.Condition()
-        self._escaped: list[_Slot] = []
-        self._all = [self._allocate() for _ in range(count)]
-        self._free = deque(self._all)
-
-    def acquire(self, timeout_s: float | None = None) -> tuple[DeviceView, StreamLease] | None:
-        """Return a buffer (1-D uint8 of ``nbytes``, contents undefined) and its lease; None after ``timeout_s``.
-
-        The short wait for the GPU is not limited by ``timeout_s`` unless that is 0.
-        """
-        slot = self._take(timeout_s)
-        if slot is None:
-            return None
-        lease = StreamLease(lambda: self._put(slot), self.counter, slot.after)
-        ordinal, dtype = self._device.ordinal, np.dtype(np.uint8)
-        view = DeviceView(slot.block.address, (self.nbytes,), (1,), dtype, lease, ordinal)
-        slot.root_view = ref(view)
-        return view, lease
-
-    def close(self) -> None:
-        """Wait for the GPU and free all buffers, also escaped ones, whose views must not be used any more."""
-        if self._device.is_open:
-            self._device.drain()
-        for slot in [*self._all, *self._escaped]:
-            slot.block.release()
-        self._all, self._escaped = [], []
-        self._free.clear()
-
-    def _take(self, timeout_s: float | None) -> _Slot | None:
-        with self._changed:
-            if not self._changed.wait_for(lambda: self._free, timeout_s):
-                return None
-            slot = next((slot for slot in self._free if not slot.has_views and slot.passed()), None)
-            if slot is None and timeout_s != 0:
-                slot = next((slot for slot in self._free if not slot.has_views), None)
-            if slot is not None:
-                self._free.remove(slot)
-                slot.synchronize()
-                return slot
-            return self._replace_escaped() if self._free[0].has_views else None
-
-    def _replace_escaped(self) -> _Slot:
-        """Return a new buffer in place of one whose views are in use."""
-        slot = self._free.popleft()
-        self._all.remove(slot)
-        self._escaped.append(slot)
-        self.counter.escaped()
-        fresh = self._allocate()
-        self._all.append(fresh)
-        return fresh
-
-    def _put(self, slot: _Slot) -> None:
-        with self._changed:
-            self._free.append(slot)
-            self._changed.notify()
-
-    def _allocate(self) -> _Slot:
-        if self.counter is not self._device.counter:
-            self.counter.allocated()
-        return _Slot(self._device.device_block(self.nbytes))
 
 
 class ViewPool:

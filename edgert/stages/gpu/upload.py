@@ -2,12 +2,11 @@
 
 from collections.abc import Callable
 from functools import partial
-from typing import cast
 
 import numpy as np
 
 from edgert.memory import TYPICAL_BUFFERS, Counter, GrowingPool, Lease
-from edgert.memory.cuda import CudaDevice, DeviceView, SharedLease, SharedPool, Stream
+from edgert.memory.cuda import CudaDevice, SharedLease, SharedPool, Stream
 from edgert.runtime import Frame
 from edgert.runtime.frame import U8, full_frame, with_planes
 
@@ -85,15 +84,11 @@ def _pitch(plane: U8) -> int:
     return -(-inner // ROW_BYTES) * ROW_BYTES
 
 
-_BYTES = np.dtype(np.uint8)
-
-
 class Uploader:
-    """Upload of host frames to GPU frames in their own pixel format, on a separate stream. For one thread.
+    """Copy of host frames into memory of a :class:`~edgert.memory.cuda.SharedPool`, and a stream that uploads it.
 
-    A frame in memory of a :class:`~edgert.memory.cuda.SharedPool` is uploaded once, by the GPU's copy engine, for all
-    uploaders. An integrated, coherent GPU reads it in place. Any other frame is first copied into such memory. All
-    copies are counted.
+    Such a frame is uploaded once, by the GPU's copy engine, for all uploaders. An integrated, coherent GPU reads it in
+    place. All copies are counted. For one thread.
 
     Args:
         in_flight: maximum number of frames of one size in flight; each size has separate memory.
@@ -102,13 +97,6 @@ class Uploader:
     def __init__(self, device: CudaDevice, stream: Stream, counter: Counter, in_flight: int = 4) -> None:
         self.device, self.stream, self._counter, self._in_flight = device, stream, counter, in_flight
         self._pools: dict[int, SharedPool] = {}
-
-    def upload(self, frame: Frame) -> Frame:
-        """Return a copy of the frame on the GPU, with a lease to release. The given frame may be released at once.
-
-        Waits until one of the frames in flight is released.
-        """
-        return on_gpu(self.shared_frame(frame), self.stream)
 
     def shared_frame(self, frame: Frame) -> Frame:
         """Return the frame in shared memory, with a lease to release: itself or a copy. May wait for a buffer."""
@@ -128,14 +116,3 @@ class Uploader:
     def close(self) -> None:
         """Free the memory once the GPU is done with it."""
         self._pools.clear()
-
-
-def on_gpu(frame: Frame, stream: Stream) -> Frame:
-    """Return the GPU's view of a frame in shared memory, under the same lease; the stream uploads it if necessary."""
-    lease = cast("SharedLease", frame.lease)
-    writer, ordinal = lease.send(stream), lease.device.ordinal
-    planes = [
-        DeviceView(address, plane.shape, plane.strides, _BYTES, lease, ordinal, writer)
-        for address, plane in zip(lease.addresses_of(frame.planes), frame.planes, strict=True)
-    ]
-    return with_planes(frame, cast("tuple[U8, ...]", tuple(planes)), lease)

@@ -169,6 +169,29 @@ class TestPool:
         taker.join(30)
         assert len(found) == 1 and found[0] is not None
 
+    def test_threads_share_it(self) -> None:
+        pool, seen, wrong = Pool(64, 3, Counter()), set[int](), list[int]()
+
+        def work() -> None:
+            for _ in range(100):
+                leased = pool.acquire(10.0)
+                assert leased is not None
+                place = leased[0].ctypes.data
+                if place in seen:
+                    wrong.append(place)
+                seen.add(place)
+                seen.discard(place)
+                lease = leased[1]
+                del leased
+                lease.release()
+
+        threads = [threading.Thread(target=work) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert not wrong and pool.counter.read().escaped == 0
+
     def test_waiting_ends_in_vain(self) -> None:
         pool = Pool(64, 0, Counter())
         assert pool.acquire(0) is None

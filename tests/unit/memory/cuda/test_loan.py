@@ -42,6 +42,20 @@ def test_waiting_is_for_the_oldest_and_has_an_end() -> None:
     assert rig.back == [1]
 
 
+def test_every_stream_that_uses_it_must_have_passed() -> None:
+    rig = Rig()
+    rig.gpu.paused = True
+    lease, other = rig.loans.lend(1), rig.device.stream()
+    lease.after(rig.stream)
+    lease.after(other)
+    lease.release()
+    with rig.device:
+        for stream in (rig.stream, other):
+            assert rig.loans.reclaim() == 0
+            stream.raw.run()
+    assert rig.loans.reclaim() == 1
+
+
 def test_a_second_holder_keeps_it() -> None:
     rig = Rig()
     lease = rig.loans.lend(1)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given, strategies as st
 
-from edgert.errors import DeviceError
+from edgert.errors import DeviceError, StageError
 from edgert.memory import Counter, lend
 from edgert.memory.cuda import DeviceView, from_cuda_array, from_dlpack, open_device
 from tests.helpers.cuda_double import CudaDouble
@@ -67,6 +67,15 @@ def test_read_as_another_type() -> None:
         view_on(array).as_type("float32", (17,))
     with pytest.raises(DeviceError, match="without gaps"):
         view_on(array).reshape(8, 8)[:, 1:].reshape(56)
+
+
+def test_a_view_says_so_when_it_is_used_after_the_release() -> None:
+    view = view_on(np.zeros(64, np.uint8))
+    part = view.as_type("float16", (4, 8))[1:3, 2:]
+    view.lease.release()
+    for use in (lambda: view.address, lambda: part.__cuda_array_interface__, lambda: view.__dlpack__()):
+        with pytest.raises(StageError, match="used after its release"):
+            use()
 
 
 def test_the_stream_that_wrote_it_is_told() -> None:

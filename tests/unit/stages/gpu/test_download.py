@@ -17,6 +17,7 @@ from edgert.stages.gpu.download import Downloader
 from edgert.stages.gpu.upload import Uploader, is_shared
 from tests.helpers.cuda_double import CudaDouble
 from tests.helpers.frames import frame_of
+from tests.helpers.gpu import uploaded
 from tests.helpers.gpu_inference import bytes_at
 
 
@@ -30,7 +31,7 @@ class Rig:
     def frame(self, index: int = 0, form: str = "nv12") -> tuple[Frame, Frame]:
         """A frame of the host's, and the same on the GPU."""
         there = frame_of(64, 48, cast("Any", form), index=index)
-        on_gpu = self.uploader.upload(there)
+        on_gpu = uploaded(self.uploader, there)
         return there, written_by(on_gpu, getattr(on_gpu.planes[0], "stream", None) or self.device.stream())
 
 

@@ -12,9 +12,10 @@ import pytest
 
 from edgert.errors import DeviceError
 from edgert.memory.cuda import CudaDevice, Loans
-from edgert.stages.gpu import infer_gpu, upload, waiting
+from edgert.stages.gpu import infer_gpu, waiting
 from edgert.stages.gpu.infer_gpu import SLOTS
 from tests.helpers.frames import frame_of
+from tests.helpers.gpu import on_gpu
 from tests.helpers.gpu_inference import RecordedGraph, Rig, nv12, shared
 
 
@@ -217,7 +218,7 @@ def test_frames_are_free_once_they_were_read_and_before_the_engine_has_run(monke
     rig.inference.warm_up()
     loans = Loans(rig.device, rig.device.counter, back.append)
     frame = shared(rig)
-    leased = replace(frame, lease=loans.lend(7), planes=upload.on_gpu(frame, rig.device.stream()).planes)
+    leased = replace(frame, lease=loans.lend(7), planes=on_gpu(frame, rig.device.stream()).planes)
     session, run = rig.sessions[0], rig.sessions[0].enqueue
 
     def stuck(rows: int | None = None) -> None:
@@ -245,7 +246,7 @@ def test_frames_are_prepared_on_the_stream_that_brings_them_while_the_engine_wor
     feeding, engines, back = rig.inference._uploader.stream, rig.sessions[0].stream, list[int]()
     loans = Loans(rig.device, rig.device.counter, back.append)
     frame = shared(rig)
-    leased = replace(frame, lease=loans.lend(7), planes=upload.on_gpu(frame, feeding).planes)
+    leased = replace(frame, lease=loans.lend(7), planes=on_gpu(frame, feeding).planes)
     rig.gpu.paused = True
     pending = rig.inference.submit_batch((rig.inference.fill(leased),))
     leased.lease.release()

@@ -14,6 +14,7 @@ from edgert.stages.gpu.infer_gpu import SLOTS, InferenceSlot, PendingInference
 from edgert.stages.infer import InferCrops
 from edgert.stages.source.api import ApiSource
 from tests.helpers.frames import detections, frame_of, result_of
+from tests.helpers.gpu import uploaded
 from tests.helpers.gpu_inference import Rig, bytes_at, nv12, shared
 
 WARM = 1 + len(infer_gpu._PAUSES_S)
@@ -45,7 +46,8 @@ def test_a_frame_in_shared_memory_goes_up_as_it_lies() -> None:
     after = rig.device.counter.read()
     assert after.copies - before.copies == 2 and after.bytes_copied - before.bytes_copied == 64 * 48 * 3 // 2 + 8
     assert after.allocations == before.allocations
-    there = upload.Uploader(rig.device, rig.device.stream(), rig.device.counter).upload(frame.crop(8, 4, 40, 36))
+    uploader = upload.Uploader(rig.device, rig.device.stream(), rig.device.counter)
+    there = uploaded(uploader, frame.crop(8, 4, 40, 36))
     assert rig.device.counter.read().copies == after.copies  # it is there, and a crop is a part of it
     luma = cast("Any", there.planes[0])
     rows = np.lib.stride_tricks.as_strided(bytes_at(luma.address, 64 * 32), luma.shape, luma.strides)
@@ -163,7 +165,7 @@ def test_crops_and_frames_of_several_sizes_keep_their_memory() -> None:
 def test_frames_on_the_gpu_are_not_uploaded() -> None:
     rig = Rig()
     uploader = upload.Uploader(rig.device, rig.device.stream(), rig.device.counter)
-    frame = uploader.upload(nv12())
+    frame = uploaded(uploader, nv12())
     before = rig.device.counter.read()
     rig.inference.run(rig.inference.fill(frame))
     assert rig.device.counter.read().copies == before.copies + 1  # the outputs

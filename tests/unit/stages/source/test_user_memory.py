@@ -20,6 +20,7 @@ from edgert.stages.source.api import ApiSource
 from edgert.stages.source.user_memory import Buffer, Buffers, most_in_use
 from tests.helpers.cuda_double import CudaDouble
 from tests.helpers.foreign_gpu import CaiArray, Driver, Tensor
+from tests.helpers.gpu import on_gpu
 from tests.helpers.gpu_inference import bytes_at
 from tests.helpers.virtual_clock import VirtualClock
 
@@ -216,8 +217,6 @@ class TestBuffers:
         assert "pipeline.buffer((width, height)) gives such memory" in message
 
     def test_the_gpu_reads_what_was_written(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        from edgert.stages.gpu.upload import on_gpu
-
         for integrated in (False, True):
             rig = Rig(monkeypatch, integrated=integrated)
             buffer = rig.source.buffer((8, 4), format="nv12")
