@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from edgert import backend as backends
-from edgert.backend.base import BuilderSettings, Shaped
+from edgert.backend.base import Shaped
 from edgert.board.host import core_count
 from edgert.config import ModelConfig
 from edgert.errors import ModelError, nearest
@@ -159,7 +159,7 @@ def build_engine(
     profiles: Mapping[str, backends.Shapes] = config.profiles or default_profile(model, config, batch)
     chosen = by or backends.backend(config.backend)
     store = engine_store() if chosen.name == "tensorrt" else FileStore(cache_folder() / "ort")
-    tuning, builder = backends.Tuning(**config.tuning.model_dump()), builder_settings(config)
+    tuning, builder = config.tuning, config.tensorrt
     spans = open_spans(model, config, batch)
     options = backends.EngineOptions(threads, profiles, spans, precision, store=store, tuning=tuning, builder=builder)
     made = chosen.compile(model, options)
@@ -175,13 +175,6 @@ def own_precision(model: Model) -> str:
 
 
 _FLOAT16 = 10  # of onnx.TensorProto, whose package is not imported for it
-
-
-def builder_settings(config: ModelConfig) -> BuilderSettings:
-    """Return a section's settings for TensorRT's builder."""
-    own = config.tensorrt
-    pools = own.workspace, own.dla_sram, own.dla_local, own.dla_global
-    return BuilderSettings(*pools, own.optimization, own.version_compatible, own.sparse)
 
 
 def engine_store() -> FileStore:

@@ -2,7 +2,6 @@
 
 from edgert.backend.base import (
     DEFAULT_PROFILE,
-    DEFAULT_TUNING,
     Backend,
     Engine,
     EngineOptions,
@@ -11,7 +10,6 @@ from edgert.backend.base import (
     Span,
     Store,
     Tensor,
-    Tuning,
     trial_run,
 )
 from edgert.kinds import BACKENDS
@@ -25,7 +23,6 @@ def backend(name: str) -> Backend:
 
 __all__ = [
     "DEFAULT_PROFILE",
-    "DEFAULT_TUNING",
     "Backend",
     "Engine",
     "EngineOptions",
@@ -34,7 +31,6 @@ __all__ = [
     "Span",
     "Store",
     "Tensor",
-    "Tuning",
     "backend",
     "trial_run",
 ]

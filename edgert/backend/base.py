@@ -11,11 +11,12 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import numpy.typing as npt
 
 from edgert import limits
+from edgert.config.model_section import TensorRtConfig, TuningConfig
 from edgert.errors import ArtifactError, BuildError, ModelError, nearest
 from edgert.files import FileStore
 from edgert.graph import Model, type_inference
@@ -71,48 +72,6 @@ def cache_content(store: Store, key: str, content: bytes) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Tuning:
-    """Settings of ONNX Runtime, which other backends ignore. Only ``tf32`` changes results; the others change speed.
-
-    ``spinning: auto`` is True here, as the pipeline replaces it. The options are those of
-    :class:`~edgert.config.model_section.TuningConfig`.
-    """
-
-    optimization: str = "all"
-    spinning: bool | Literal["auto", "runs"] = "auto"
-    arena: bool = True
-    shared_arena: bool = False
-    prepacking: bool = True
-    balance: bool = False
-    parallel: bool = False
-    channels_last: bool = True
-    conv_search: str = "heuristic"
-    tf32: bool = True
-
-
-DEFAULT_TUNING = Tuning()
-
-
-@dataclass(frozen=True, slots=True)
-class BuilderSettings:
-    """Settings of TensorRT's builder, which other backends ignore. None is TensorRT's default.
-
-    The options are those of :class:`~edgert.config.model_section.TensorRtConfig`; sizes are bytes.
-    """
-
-    workspace_bytes: int | None = None
-    dla_sram_bytes: int | None = None
-    dla_local_bytes: int | None = None
-    dla_global_bytes: int | None = None
-    optimization_level: int | None = None
-    version_compatible: bool = False
-    sparse: bool = False
-
-
-DEFAULT_BUILDER = BuilderSettings()
-
-
-@dataclass(frozen=True, slots=True)
 class EngineOptions:
     """Options for compiling an engine.
 
@@ -124,6 +83,8 @@ class EngineOptions:
         precision: ``fp32`` or ``fp16``, in which a TensorRT with precision flags (8.6 to 10.x) may compute a float32
             model. Elsewhere, and for INT8, the quantizer converts the model itself.
         store: cache of compiled engines; None: the engine is always compiled.
+        tuning: settings of ONNX Runtime, which other backends ignore.
+        builder: settings of TensorRT's builder, which other backends ignore.
     """
 
     threads: int | None = None
@@ -131,8 +92,8 @@ class EngineOptions:
     spans: Mapping[str, Span] = field(default_factory=dict)
     precision: str = "fp32"
     store: Store | None = None
-    tuning: Tuning = DEFAULT_TUNING
-    builder: BuilderSettings = DEFAULT_BUILDER
+    tuning: TuningConfig = field(default_factory=TuningConfig)
+    builder: TensorRtConfig = field(default_factory=TensorRtConfig)
 
 
 @runtime_checkable

@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 
-from edgert.backend import Tuning
 from edgert.backend.base import Array
 from edgert.benchmark.measure import Figure, interleave, median_ratio, wall_ms
 from edgert.board.host import core_count
@@ -181,7 +180,7 @@ def _tactic(config: ModelConfig, model: Model) -> Tactic:
     pinned = isinstance(config.placement, engine_choice.ReplicateConfig)
     backend = "ort" if config.backend == "auto" else config.backend
     form = "ort" if is_quantized(model) else "float"
-    return Tactic(backend, form, replicas, threads, pinned, Tuning(**config.tuning.model_dump()))
+    return Tactic(backend, form, replicas, threads, pinned, config.tuning)
 
 
 def _difference(wanted: Mapping[str, Array], made: Mapping[str, Array]) -> float | None:

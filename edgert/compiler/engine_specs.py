@@ -13,7 +13,6 @@ from edgert.backend.tensorrt.trt_backend import Part, parts_of, precision_of, se
 from edgert.bundle.manifest import Manifest, ModelEntry
 from edgert.config import InputConfig, ModelConfig
 from edgert.config.engine_choice import TENSORRT_DLA
-from edgert.engine import builder_settings
 from edgert.errors import BuildError, PlacementError
 from edgert.graph import Graph, Node, TensorSpec, load, read
 from edgert.quantization.lowering.trt_form import parse_cache, write_cache
@@ -187,7 +186,7 @@ def _weak_settings(source: BundleModel, library: Library) -> dict[str, Any]:
 def _make_spec(
     source: BundleModel, form: str, library: Library, nodes: Mapping[str, str], further: Mapping[str, Any], weight: int
 ) -> EngineSpec:
-    model, builder = load(source.path(form)), builder_settings(source.config)
+    model, builder = load(source.path(form)), source.config.tensorrt
     graph = read(model)
     places = sorted(set(nodes.values()))
     # The title appears in messages, and identifies the engine across builds of the bundle.

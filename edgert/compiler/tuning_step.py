@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 from edgert.assemble import replicas_of, threads_of
-from edgert.backend import Tuning
 from edgert.backend.base import Array
 from edgert.backend.ort import Function
 from edgert.board.host import core_accelerators, free_bytes
@@ -42,9 +41,9 @@ def default_tactic(file: PipelineFile, one: ModelForms, live: bool) -> Tactic:
     name, config = one.job.name, file.config.models[one.job.name]
     replicas = replicas_of(file.config, name, live)
     backend = "ort" if config.backend == "auto" else config.backend
-    tuning, threads = Tuning(**config.tuning.model_dump()), threads_of(file.config, name) // replicas
+    threads = threads_of(file.config, name) // replicas
     most, *_ = _batches(file.config, one).get(one.host, (1,))
-    return Tactic(backend, one.host, replicas, threads, tuning=tuning, batch=most)
+    return Tactic(backend, one.host, replicas, threads, tuning=config.tuning, batch=most)
 
 
 def search_space(file: PipelineFile, one: ModelForms, live: bool) -> SearchSpace:

@@ -2,11 +2,10 @@
 
 import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from edgert.assemble import MOST_REPLICAS
-from edgert.backend import DEFAULT_TUNING, Tuning
 from edgert.config import ModelConfig
 from edgert.config.engine_choice import ReplicateConfig
 from edgert.config.model_section import TuningConfig
@@ -45,6 +44,7 @@ _CHANGES = {
     "channels_last": "channels first",
     "tf32": "no TF32",
 }
+DEFAULT_TUNING = TuningConfig()
 _WORDS = {False: "no", True: "constant", "runs": "brief"}
 
 
@@ -67,7 +67,7 @@ class Tactic:
     replicas: int
     threads: int
     pinned: bool = False
-    tuning: Tuning = DEFAULT_TUNING
+    tuning: TuningConfig = DEFAULT_TUNING
     batch: int = 1
 
     @property
@@ -95,7 +95,7 @@ class Tactic:
             "backend": self.backend,
             "threads": self.replicas * self.threads,
             "replicas": self.replicas,
-            "tuning": asdict(self.tuning),
+            "tuning": self.tuning.model_dump(),
         }
         if self.pinned:
             found["placement"] = {"replicate": {f"cpu{number}": 1 for number in range(self.replicas)}}
@@ -104,7 +104,7 @@ class Tactic:
 
 def with_tactic(config: ModelConfig, tactic: Tactic) -> ModelConfig:
     """Return a model's section with the keys of a tactic."""
-    found = {**tactic.keys, "tuning": TuningConfig(**asdict(tactic.tuning))}
+    found = {**tactic.keys, "tuning": tactic.tuning}
     if tactic.pinned:
         found["placement"] = ReplicateConfig.model_validate(found["placement"])
     return config.model_copy(update=found)
@@ -190,7 +190,7 @@ def combinations(space: SearchSpace) -> tuple[Tactic, ...]:
     TF32 is tried on and off, because it is faster but may differ too much from FP32.
     """
     default = space.default.tuning
-    exact = replace(default, tf32=False)
+    exact = default.model_copy(update={"tf32": False})
     found = [
         Tactic(backend, form, replicas, threads, pinned, tuning, batch)
         for backend in space.backends
@@ -231,7 +231,9 @@ def neighbors(tactic: Tactic, tried: Collection[Tactic]) -> Sequence[Tactic]:
     flips = {ORT: _FLIPS, ORT_CUDA: _GPU_FLIPS}.get(tactic.backend, ())
     useless = _FOR_THREADS if tactic.threads == 1 else ()  # no thread pool
     found = [
-        replace(tactic, tuning=replace(tactic.tuning, **{key: value})) for key, value in flips if key not in useless
+        replace(tactic, tuning=tactic.tuning.model_copy(update={key: value}))
+        for key, value in flips
+        if key not in useless
     ]
     return [one for one in found if one != tactic and one not in tried]
 
@@ -239,5 +241,7 @@ def neighbors(tactic: Tactic, tried: Collection[Tactic]) -> Sequence[Tactic]:
 def with_less_memory(tactics: Sequence[Tactic]) -> Sequence[Tactic]:
     """Return the tactics for ONNX Runtime without its arena and without prepacked copies of weights."""
     return [
-        replace(one, tuning=replace(one.tuning, arena=False, prepacking=False)) for one in tactics if one.backend == ORT
+        replace(one, tuning=one.tuning.model_copy(update={"arena": False, "prepacking": False}))
+        for one in tactics
+        if one.backend == ORT
     ]

@@ -9,7 +9,7 @@ from tests.helpers.command import ROOT
 PROGRAM = """
 import json, sys
 import numpy as np
-from edgert.backend import Tuning
+from edgert.config.model_section import TuningConfig
 from edgert.backend.ort.runtime import open_session, session_settings
 from edgert.meters import peak_rss_bytes
 from edgert.graph import to_bytes
@@ -18,7 +18,7 @@ from tests.helpers.small_pipeline import network
 before, means = peak_rss_bytes(), []
 sides = (1024, 896)
 models = [network((1, 3, side, side)) for side in sides]
-tuning = Tuning(optimization="none", shared_arena=sys.argv[1] == "shared")
+tuning = TuningConfig(optimization="none", shared_arena=sys.argv[1] == "shared")
 sessions = [open_session(to_bytes(model), session_settings(1, tuning), model) for model in models]
 images = [np.random.default_rng(side).random((1, 3, side, side), dtype="f4") for side in sides]
 for _ in range(2):

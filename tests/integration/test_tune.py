@@ -11,11 +11,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from edgert.backend import Tuning
 from edgert.bundle.bundle import open_bundle, save_bundle
 from edgert.compiler.build_pipeline import build
 from edgert.compiler.unpack import tuned_model, unpacked
 from edgert.config import InferStage, ModelConfig, PipelineFile, load_pipeline
+from edgert.config.model_section import TuningConfig
 from edgert.errors import ArtifactError, BudgetError, BuildError, ConfigError
 from edgert.inspect_model import inspect_bundle
 from edgert.pipeline import Pipeline
@@ -106,7 +106,9 @@ def test_what_cannot_be_searched_here_is_said(tmp_path: Path) -> None:
 def test_a_tuned_bundle_runs_as_it_says(tmp_path: Path) -> None:
     path, _ = tune(tmp_path)
     (tuned,) = inspect_bundle(path).tuned.values()
-    with_less_memory = Tactic("ort", "float", 2, 1, True, Tuning("basic", arena=False, prepacking=False))
+    with_less_memory = Tactic(
+        "ort", "float", 2, 1, True, TuningConfig(optimization="basic", arena=False, prepacking=False)
+    )
     with_tactic(path, replace(tuned, chosen=with_less_memory, gain=1.5, runs=30))
     with unpacked(path) as found:
         model = found.file.config.models["parts"]
@@ -124,7 +126,7 @@ def test_a_tuned_bundle_runs_as_it_says(tmp_path: Path) -> None:
 def test_elsewhere_the_default_runs_and_it_is_said(tmp_path: Path) -> None:
     path, _ = tune(tmp_path)
     (tuned,) = inspect_bundle(path).tuned.values()
-    with_less_memory = replace(tuned.default, tuning=Tuning(arena=False))
+    with_less_memory = replace(tuned.default, tuning=TuningConfig(arena=False))
     with_tactic(path, replace(tuned, chosen=with_less_memory, machine={**tuned.machine, "cpu": "Z80"}))
     with unpacked(path) as found:
         assert found.file.config.models["parts"].tuning.arena

@@ -8,7 +8,7 @@ import pytest
 
 from edgert.backend import Span
 from edgert.config import EmbedTask, InputConfig, ModelConfig
-from edgert.engine import builder_settings, check_open, default_profile, open_spans, own_precision
+from edgert.engine import check_open, default_profile, open_spans, own_precision
 from edgert.errors import ModelError
 from edgert.graph.model import from_proto
 from tests.helpers.models import Dims, conv
@@ -100,11 +100,3 @@ def test_the_precision_of_a_file_is_that_of_its_numbers(op: str, kind: int, prec
     weights = onnx.TensorProto(name="w", data_type=kind)
     proto = onnx.ModelProto(graph=onnx.GraphProto(node=[onnx.NodeProto(op_type=op)], initializer=[weights]))
     assert own_precision(from_proto(proto)) == precision
-
-
-def test_memory_of_the_dla_is_that_of_the_section() -> None:
-    pools = {"workspace": "64MiB", "dla_sram": "1MiB", "dla_local": "512MiB", "dla_global": "256MiB"}
-    config = ModelConfig.model_validate({"onnx": "m.onnx", "task": {"embed": "none"}, "tensorrt": pools})
-    made = builder_settings(config)
-    found = made.workspace_bytes, made.dla_sram_bytes, made.dla_local_bytes, made.dla_global_bytes
-    assert found == (64 << 20, 1 << 20, 512 << 20, 256 << 20)

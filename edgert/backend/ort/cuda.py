@@ -20,6 +20,7 @@ from edgert.backend import base
 from edgert.backend.gpu import GpuTensor, HostSides, OnHost
 from edgert.backend.ort import cpu, cuda_model, runtime
 from edgert.board.detect import is_jetson
+from edgert.config.model_section import TuningConfig
 from edgert.errors import BuildError, DeviceError, EdgertError
 from edgert.graph import Model, read, with_shapes
 from edgert.graph.count import peak_bytes
@@ -109,7 +110,7 @@ def _open_in_best_layout(
     return open_engine({})
 
 
-def provider_options(device: CudaDevice, stream: Stream, tuning: base.Tuning) -> dict[str, str]:
+def provider_options(device: CudaDevice, stream: Stream, tuning: TuningConfig) -> dict[str, str]:
     """Return the options of the CUDA provider as text."""
     return {
         "device_id": str(device.ordinal),

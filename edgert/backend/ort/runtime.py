@@ -10,6 +10,7 @@ from typing import Any, BinaryIO
 
 from edgert.backend import base
 from edgert.board.host import saturates_bytes
+from edgert.config.model_section import TuningConfig
 from edgert.errors import BuildError, DeviceError, EdgertError, ModelError
 from edgert.files import memory_file
 from edgert.graph import Model
@@ -46,12 +47,13 @@ def first_line(error: Exception) -> str:
     return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
 
 
-def session_settings(threads: int | None, tuning: base.Tuning = base.DEFAULT_TUNING) -> Any:
-    """Return session options. ``threads`` None uses all cores.
+def session_settings(threads: int | None, tuning: TuningConfig | None = None) -> Any:
+    """Return session options. ``threads`` None uses all cores; ``tuning`` None is that of a section without the key.
 
     Keys of entries: onnxruntime_session_options_config_keys.h,
     https://github.com/microsoft/onnxruntime/blob/main/include/onnxruntime/core/session.
     """
+    tuning = tuning or TuningConfig()
     settings = ort().SessionOptions()
     modes = ort().ExecutionMode
     settings.execution_mode = modes.ORT_PARALLEL if tuning.parallel else modes.ORT_SEQUENTIAL

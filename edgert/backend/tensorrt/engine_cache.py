@@ -237,7 +237,15 @@ def options_key(model: Model, options: EngineOptions, rows: int) -> str:
     """
     shapes = {name: asdict(span) for name, span in options.spans.items()}
     profiles = {name: dict(sizes) for name, sizes in options.profiles.items()}
-    requested = [model.engine_key, str(model.path), profiles, shapes, options.precision, asdict(options.builder), rows]
+    requested = [
+        model.engine_key,
+        str(model.path),
+        profiles,
+        shapes,
+        options.precision,
+        options.builder.model_dump(),
+        rows,
+    ]
     return f"trt-request-{_digest([__version__, _RECIPE, *requested])[1:]}"
 
 

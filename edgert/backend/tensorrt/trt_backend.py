@@ -12,13 +12,14 @@ from types import MappingProxyType
 from typing import Any
 from weakref import WeakSet
 
-from edgert.backend.base import DEFAULT_PROFILE, BuilderSettings, EngineOptions, Shapes, Span, Store, has_open_batch
+from edgert.backend.base import DEFAULT_PROFILE, EngineOptions, Shapes, Span, Store, has_open_batch
 from edgert.backend.tensorrt import build_process, engine_cache, retry, sessions, trt_engine
 from edgert.backend.tensorrt.build_request import GPU, BuildRequest, Pools, Precision, request_of
 from edgert.backend.tensorrt.engine_cache import CacheEntry
 from edgert.backend.tensorrt.library import Library, Wanted, load, why_unsupported
 from edgert.board import Machine, detect
 from edgert.board.devices import cuda_driver
+from edgert.config.model_section import TensorRtConfig
 from edgert.errors import ArtifactError, BuildError, DeviceError
 from edgert.graph import Graph, Model, TensorSpec, clean, inputs, operators, read, with_shapes
 from edgert.memory.cuda import CudaDevice, open_device
@@ -105,13 +106,13 @@ def parts_of(model: Model, options: EngineOptions) -> tuple[Part, ...]:
     return tuple(parts)
 
 
-def settings_of(builder: BuilderSettings, placement: Mapping[str, str]) -> dict[str, Any]:
+def settings_of(builder: TensorRtConfig, placement: Mapping[str, str]) -> dict[str, Any]:
     """Return fields of a request. They contain pools of a DLA only if a node is placed on one."""
-    dla = (builder.dla_sram_bytes, builder.dla_local_bytes, builder.dla_global_bytes)
+    dla = (builder.dla_sram, builder.dla_local, builder.dla_global)
     uses_dla = any(where != GPU for where in placement.values())
     return {
-        "pools": Pools(builder.workspace_bytes, *(dla if uses_dla else ())),
-        "optimization_level": builder.optimization_level,
+        "pools": Pools(builder.workspace, *(dla if uses_dla else ())),
+        "optimization_level": builder.optimization,
         "version_compatible": builder.version_compatible,
         "sparse": builder.sparse,
     }

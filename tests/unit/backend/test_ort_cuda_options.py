@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from edgert.backend import DEFAULT_TUNING, EngineOptions, Tuning
+from edgert.backend import EngineOptions
 from edgert.backend.ort import cuda
 from edgert.backend.ort.cuda import OrtCudaBackend
 from edgert.config.model_section import TuningConfig
@@ -33,24 +33,20 @@ def tried(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Mapping[str, str], Any]
     return found
 
 
-def compiled(tuning: Tuning) -> None:
+def compiled(tuning: TuningConfig) -> None:
     with pytest.raises(BuildError, match="no such kernel"):
         OrtCudaBackend(DEVICE).compile(models.conv(), EngineOptions(threads=1, tuning=tuning))  # type: ignore[arg-type]
 
 
 def test_channels_last_is_tried_first_and_the_others_then(tried: list[tuple[Mapping[str, str], Any]]) -> None:
-    compiled(Tuning())
+    compiled(TuningConfig())
     assert [options.get("prefer_nhwc") for options, _ in tried] == ["1", None]
     assert {options["cudnn_conv_algo_search"] for options, _ in tried} == {"HEURISTIC"}
     assert not any("use_tf32" in options for options, _ in tried)
 
 
-def test_a_file_without_settings_means_those_that_stand_in_code() -> None:
-    assert Tuning(**TuningConfig().model_dump()) == DEFAULT_TUNING
-
-
 def test_settings_of_the_file_are_used(tried: list[tuple[Mapping[str, str], Any]]) -> None:
-    compiled(Tuning("basic", channels_last=False, conv_search="exhaustive", tf32=False))
+    compiled(TuningConfig(optimization="basic", channels_last=False, conv_search="exhaustive", tf32=False))
     ((options, settings),) = tried
     assert "prefer_nhwc" not in options
     assert (options["cudnn_conv_algo_search"], options["use_tf32"]) == ("EXHAUSTIVE", "0")

@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from edgert import installation
-from edgert.backend import DEFAULT_TUNING, Tuning, openvino
+from edgert.backend import openvino
 from edgert.config import EmbedTask, ModelConfig
+from edgert.config.model_section import TuningConfig
 from edgert.tuner.candidates import (
     SearchSpace,
     Tactic,
@@ -58,7 +59,7 @@ def test_what_the_file_says_is_kept() -> None:
     assert forms_of("auto", made) == made
     assert (forms_of("int8", made), forms_of("fp32", made)) == (("ort",), ("float",))
     assert forms_of("int8", ("float",)) == ("float",)  # quantized already
-    tuned = replace(FREE, default=replace(DEFAULT, tuning=Tuning(arena=False)))
+    tuned = replace(FREE, default=replace(DEFAULT, tuning=TuningConfig(arena=False)))
     assert not any(one.tuning.arena for one in combinations(tuned))
 
 
@@ -111,7 +112,7 @@ def test_batches_up_to_what_the_stages_ask_for_where_the_model_takes_fewer() -> 
 
 def test_lean_tactics_keep_less() -> None:
     (found,) = with_less_memory([DEFAULT, replace(DEFAULT, backend="openvino")])
-    assert found.tuning == replace(DEFAULT_TUNING, arena=False, prepacking=False)
+    assert found.tuning == TuningConfig(arena=False, prepacking=False)
 
 
 def test_onnx_runtime_is_never_absent() -> None:

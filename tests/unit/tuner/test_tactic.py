@@ -9,19 +9,26 @@ from typing import Any
 import pytest
 from pydantic import TypeAdapter
 
-from edgert.backend import Tuning
 from edgert.backend.ort.runtime import session_settings
 from edgert.config import load_pipeline
+from edgert.config.model_section import TuningConfig
 from edgert.tuner.candidates import Tactic, overrides, with_tactic
 from edgert.tuner.trials import difference, identity
 from tests.helpers.small_pipeline import small_pipeline
 
 PLAIN = Tactic("ort", "float", 1, 2)
-RICH = Tactic("ort", "ort", 2, 1, True, Tuning("basic", spinning=False, arena=False, prepacking=False, balance=True))
-ON_GPU = Tactic(
-    "onnxruntime-cuda", "float", 1, 2, tuning=Tuning(channels_last=False, conv_search="exhaustive", tf32=False)
+RICH = Tactic(
+    "ort",
+    "ort",
+    2,
+    1,
+    True,
+    TuningConfig(optimization="basic", spinning=False, arena=False, prepacking=False, balance=True),
 )
-BATCHED = Tactic("ort", "float", 1, 2, tuning=Tuning(parallel=True), batch=4)
+ON_GPU = Tactic(
+    "onnxruntime-cuda", "float", 1, 2, tuning=TuningConfig(channels_last=False, conv_search="exhaustive", tf32=False)
+)
+BATCHED = Tactic("ort", "float", 1, 2, tuning=TuningConfig(parallel=True), batch=4)
 
 
 def test_it_says_what_is_not_as_usual() -> None:
@@ -73,9 +80,9 @@ def test_what_a_tactic_says_reaches_onnx_runtime() -> None:
         "session.dynamic_block_base": "4",
     }
     assert {key: settings.get_session_config_entry(key) for key in entries} == entries
-    shared = session_settings(1, Tuning(shared_arena=True))
+    shared = session_settings(1, TuningConfig(shared_arena=True))
     assert shared.get_session_config_entry("session.use_env_allocators") == "1"
-    assert str(Tactic("ort", "float", 1, 1, tuning=Tuning(shared_arena=True))).endswith(", shared arena")
+    assert str(Tactic("ort", "float", 1, 1, tuning=TuningConfig(shared_arena=True))).endswith(", shared arena")
 
 
 @pytest.mark.parametrize(
@@ -88,7 +95,7 @@ def test_what_a_tactic_says_reaches_onnx_runtime() -> None:
     ],
 )
 def test_how_threads_wait_reaches_onnx_runtime(spinning: Any, words: str, entries: dict[str, str]) -> None:
-    tuning = Tuning(spinning=spinning)
+    tuning = TuningConfig(spinning=spinning)
     assert str(Tactic("ort", "float", 1, 2, tuning=tuning)).endswith(words)
     settings, found = session_settings(2, tuning), dict[str, str]()
     for key in ("session.force_spinning_stop", "session.intra_op.allow_spinning"):

@@ -9,13 +9,13 @@ from unittest.mock import Mock
 import pytest
 
 from edgert.backend import Engine, EngineOptions
-from edgert.backend.base import BuilderSettings
 from edgert.backend.tensorrt.build_process import CompileError
 from edgert.backend.tensorrt.build_request import BuildRequest, Format, request_of
 from edgert.backend.tensorrt.engine_cache import changes, key_of, read_built_engine, read_record
 from edgert.backend.tensorrt.log import classify
 from edgert.backend.tensorrt.trt_backend import Listener, TrtBackend, static_request
 from edgert.backend.tensorrt.trt_engine import UnopenedError
+from edgert.config.model_section import TensorRtConfig
 from edgert.errors import ArtifactError, BuildError, DeviceError
 from edgert.files import FileStore
 from tests.helpers import models
@@ -43,7 +43,7 @@ def test_an_engine_runs() -> None:
 
 def test_the_builder_gets_what_the_options_have() -> None:
     bench = Bench()
-    builder = BuilderSettings(workspace_bytes=1 << 26, dla_sram_bytes=1 << 20, optimization_level=0, sparse=True)
+    builder = TensorRtConfig(workspace=1 << 26, dla_sram=1 << 20, optimization=0, sparse=True)
     bench.backend.compile(models.conv(), EngineOptions(builder=builder))
     for call in (
         "IBuilderConfig.set_memory_pool_limit(WORKSPACE, 67108864)",
@@ -56,7 +56,7 @@ def test_the_builder_gets_what_the_options_have() -> None:
 
 def test_a_version_compatible_engine_may_run_the_runtime_that_it_brings() -> None:
     bench = Bench()
-    bench.backend.compile(models.conv(), EngineOptions(builder=BuilderSettings(version_compatible=True)))
+    bench.backend.compile(models.conv(), EngineOptions(builder=TensorRtConfig(version_compatible=True)))
     calls = bench.double.calls
     allowed = calls.index("Runtime.engine_host_code_allowed = True")
     assert calls.index("IBuilderConfig.set_flag(VERSION_COMPATIBLE)") < allowed
@@ -109,7 +109,7 @@ def test_another_request_is_made(store: FileStore, what: str) -> None:
     batched().backend.compile(model, options)
     others = {
         "shapes": replace(options, profiles={"default": {"x": (2, 3, 8, 8)}}),
-        "builder": replace(options, builder=BuilderSettings(optimization_level=5)),
+        "builder": replace(options, builder=TensorRtConfig(optimization=5)),
         "precision": replace(options, precision="fp16"),
     }
     other = batched()
