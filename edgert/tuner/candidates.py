@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from edgert.assemble import MOST_REPLICAS
@@ -87,6 +87,10 @@ class Tactic:
             if getattr(self.tuning, key) != getattr(DEFAULT_TUNING, key)
         ]
         return ", ".join([f"{self.backend} {FORMS.get(self.form, self.form)}", threads, *parts])
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the tactic as JSON values."""
+        return {**{one.name: getattr(self, one.name) for one in fields(self)}, "tuning": self.tuning.model_dump()}
 
     @property
     def keys(self) -> dict[str, Any]:

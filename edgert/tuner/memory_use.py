@@ -4,7 +4,7 @@ import json
 import os
 import subprocess
 import sys
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +39,7 @@ def footprint(tactic: Tactic, onnx: Path, config: ModelConfig) -> Footprint:
     section = config.model_dump(mode="json", include={"task", "input", "profiles"}, by_alias=True)
     if config.input.size is not None:  # in the form of a pipeline file
         section["input"]["size"] = "{}x{}".format(*config.input.size)
-    question = {"tactic": asdict(tactic), "section": {**section, "onnx": str(onnx.absolute())}}
+    question = {"tactic": tactic.to_json(), "section": {**section, "onnx": str(onnx.absolute())}}
     root = str(Path(__file__).resolve().parents[2])
     path = os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH"))))
     try:

@@ -122,7 +122,7 @@ class Search:
         return [one for one in tactics if self._may_win(one)]
 
     def _measure_memory(self, tactic: Tactic) -> None:
-        found = Footprint(**self.journal.once(["memory", asdict(tactic)], lambda: asdict(self.measure(tactic))))
+        found = Footprint(**self.journal.once(["memory", tactic.to_json()], lambda: asdict(self.measure(tactic))))
         self.trials[tactic] = replace(self._trial(tactic), memory_bytes=found.engine_bytes)
         most = self.memory_bytes
         if most is not None and found.engine_bytes > most:
@@ -182,7 +182,7 @@ class Search:
                 "refused": [[number(one), why] for one, why in found.refused.items()],
             }
 
-        question = ["round", [asdict(one) for one in tactics], most, give_up_ratio, self.setup.streams]
+        question = ["round", [one.to_json() for one in tactics], most, give_up_ratio, self.setup.streams]
         data = self.journal.once(question, answer)
         found = Round(*({tactics[n]: value for n, value in data[part]} for part in ("times", "refused")))
         self._record_round(found)

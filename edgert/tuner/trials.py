@@ -4,7 +4,7 @@ import json
 import platform
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -89,7 +89,8 @@ class Tuned:
 
     def to_json(self) -> dict[str, Any]:
         """Return the result as JSON values."""
-        return asdict(self)
+        plain: dict[str, Any] = TypeAdapter(Tuned).dump_python(self)
+        return plain
 
     @property
     def summary(self) -> str:

@@ -1,13 +1,13 @@
 """Builds in a separate process, so that a crash of TensorRT's compiler becomes an error message.
 
-Request and result are passed between the processes as files in a folder.
+Both processes run the same edgert. They exchange records over a pipe: a request down, and up the log, the steps, and in
+the end a result or an error.
 """
 
 from __future__ import annotations
 
-import json
+import math
 import os
-import selectors
 import signal
 import subprocess
 import sys
@@ -15,9 +15,10 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, TypeVar
+from multiprocessing import Pipe
+from typing import Any, TypeAlias
 
 from pydantic import TypeAdapter
 
@@ -70,86 +71,22 @@ class BuildResult:
     seconds: float
 
 
-RecordT = TypeVar("RecordT")
-_REQUEST, _RESULT, _ERROR, _PRINTED = "request.json", "result.json", "error.json", "printed.txt"
-_REQUEST_FILES = {"model": "model.onnx", "timing_cache": "timing.in"}
-_RESULT_FILES = {"plan": "plan.bin", "timing_cache": "timing.out"}
-
-
-def write_request(request: BuildRequest, folder: Path) -> None:
-    """Write a request: its bytes as separate files, the rest as JSON. Raises BuildError."""
-    _write_record(request, _REQUEST_FILES, folder, _REQUEST)
-
-
-def read_request(folder: Path) -> BuildRequest:
-    """Read a request that :func:`write_request` wrote."""
-    plain = json.loads((folder / _REQUEST).read_text(encoding="utf-8"))
-    content = {name: (folder / file).read_bytes() for name, file in _REQUEST_FILES.items()}
-    return _record_of(BuildRequest, plain, content)
-
-
-def write_result(result: BuildResult, folder: Path) -> None:
-    """Write a result, its JSON last, so that a folder with JSON is complete. Raises BuildError."""
-    _write_record(result, _RESULT_FILES, folder, _RESULT)
-
-
-def read_result(folder: Path) -> BuildResult | None:
-    """Read a result; return None if the folder has none."""
-    path = folder / _RESULT
-    if not path.exists():
-        return None
-    content = {name: (folder / file).read_bytes() for name, file in _RESULT_FILES.items()}
-    return result_of(json.loads(path.read_text(encoding="utf-8")), **content)
+_FILES = {"plan", "timing_cache"}
+"""Fields of a result that are bytes."""
 
 
 def plain_result(result: BuildResult) -> dict[str, Any]:
     """Return a result as plain data, without its plan and timing cache."""
-    return _plain_record(result, _RESULT_FILES)
-
-
-def result_of(plain: Mapping[str, Any], plan: bytes, timing_cache: bytes = b"") -> BuildResult:
-    """Return the result of :func:`plain_result`'s data. Raises ValueError for data of another edgert."""
-    return _record_of(BuildResult, plain, {"plan": plan, "timing_cache": timing_cache})
-
-
-def write_error(error: EdgertError, folder: Path) -> None:
-    """Write an EdgertError."""
-    _write_file(folder / _ERROR, json.dumps(error.to_json()).encode())
-
-
-def read_error(folder: Path) -> EdgertError | None:
-    """Read an error as one of the same class; return None if the folder has none."""
-    path = folder / _ERROR
-    return error_of(json.loads(path.read_text(encoding="utf-8"))) if path.exists() else None
-
-
-def _plain_record(record: BuildRequest | BuildResult, files: Mapping[str, str]) -> dict[str, Any]:
-    plain: dict[str, Any] = TypeAdapter(type(record)).dump_python(record, mode="json", exclude=set(files))
+    plain: dict[str, Any] = TypeAdapter(BuildResult).dump_python(result, mode="json", exclude=_FILES)
     return plain
 
 
-def _record_of(kind: type[RecordT], plain: Mapping[str, Any], content: Mapping[str, bytes]) -> RecordT:
-    return TypeAdapter(kind).validate_python({**plain, **content})
+def result_of(plain: Mapping[str, Any], plan: bytes) -> BuildResult:
+    """Return the result of :func:`plain_result`'s data. Raises ValueError for data of another edgert."""
+    return TypeAdapter(BuildResult).validate_python({**plain, "plan": plan, "timing_cache": b""})
 
 
-def _write_record(record: BuildRequest | BuildResult, files: Mapping[str, str], folder: Path, name: str) -> None:
-    for attribute, file in files.items():
-        _write_file(folder / file, getattr(record, attribute))
-    _write_file(folder / name, json.dumps(_plain_record(record, files)).encode())
-
-
-def _write_file(path: Path, content: bytes) -> None:
-    try:
-        path.write_bytes(content)
-    except OSError as error:
-        raise BuildError(
-            "cannot write the files of a build",
-            why=str(error),
-            where=str(path),
-            fix="free some space, or set TMPDIR to a folder with space",
-        ) from error
-
-
+Event: TypeAlias = "LogRecord | Progress | BuildResult"
 WORKER = "edgert.backend.tensorrt.builder"
 
 STOP_S = 10.0
@@ -157,8 +94,6 @@ STOP_S = 10.0
 seconds; a DLA compiler cannot be interrupted."""
 
 _POLL_S = 0.1
-
-_CHUNK_BYTES = 1 << 16
 
 
 def build(
@@ -174,40 +109,33 @@ def build(
 
     ``progress`` and ``log`` are called in the caller's thread; ``cancel`` ends the build. Raises CompileError:
     TensorRT's compiler failed or crashed; its log is attached. Raises BuildError: TensorRT does not support the model;
-    or the build was canceled, or its files cannot be written. Raises DeviceError: TensorRT is not installed, the DLA
-    core is missing, or the process cannot be started.
+    or the build was canceled. Raises DeviceError: TensorRT is not installed, the DLA core is missing, or the process
+    cannot be started.
     """
-    with tempfile.TemporaryDirectory(prefix="edgert-trt-") as name:
-        folder = Path(name)
-        write_request(request, folder)
-        process = _Worker(folder, wanted, worker)
-        try:
-            for event in process.events(cancel):
-                if isinstance(event, Progress) and progress is not None:
-                    progress(event)
-                elif isinstance(event, LogRecord) and log is not None:
-                    log(event)
-            code = process.wait()
-        finally:
-            process.kill()
-        result = read_result(folder) if code == 0 else None
-        if result is not None:
-            return result
+    with _Worker(wanted, worker) as process:
+        for event in process.events(request, cancel):
+            if isinstance(event, Progress) and progress is not None:
+                progress(event)
+            elif isinstance(event, LogRecord) and log is not None:
+                log(event)
+            elif isinstance(event, BuildResult):
+                return event
         if process.is_canceled:
             raise request.refusal("the build was canceled", tail(process.log))
-        error = read_error(folder) or _crash_error(request, process, code)
+        error = process.error or _crash_error(request, process)
         if isinstance(error, CompileError):
             error.log = tuple(process.log)
         raise error
 
 
-def _crash_error(request: BuildRequest, process: _Worker, code: int) -> CompileError:
-    """Return the error of a process that left neither a result nor an error."""
+def _crash_error(request: BuildRequest, process: _Worker) -> CompileError:
+    """Return the error of a process that sent neither a result nor an error."""
+    code = process.wait()
     how = f"crashed ({signal.Signals(-code).name})" if code < 0 else f"ended with exit code {code}"
     layer = next((record.layer for record in reversed(process.log) if record.layer), "")
     ends = " to ".join(repr(name) for name in foreign_ends(layer) or (layer,) if name)
     why = f"its last line about a layer names {ends}: " if ends else ""
-    printed = (process.folder / _PRINTED).read_text(errors="replace").strip().splitlines()
+    printed = process.printed().strip().splitlines()
     if code == -signal.SIGKILL:
         why = f"it was killed from outside, as Linux does when memory runs out; {why}"
     return CompileError(
@@ -219,76 +147,77 @@ def _crash_error(request: BuildRequest, process: _Worker, code: int) -> CompileE
 
 
 class _Worker:
-    """Process that builds an engine; ``log`` has its lines so far."""
+    """Process that builds an engine, until the end of the block.
 
-    def __init__(self, folder: Path, wanted: Wanted, module: str) -> None:
-        self.folder, self.log, self.is_canceled = folder, list[LogRecord](), False
-        read, write = os.pipe()
-        self._events = os.fdopen(read, "rb", buffering=0)
+    ``log`` has its lines so far, and ``error`` that which it sent.
+    """
+
+    def __init__(self, wanted: Wanted, module: str) -> None:
+        self.log, self.is_canceled = list[LogRecord](), False
+        self.error: EdgertError | None = None
+        self._printed = tempfile.TemporaryFile()  # noqa: SIM115 - closed at the end of the block
+        self._pipe, theirs = Pipe()
         try:
-            with (folder / _PRINTED).open("wb") as out:
-                self._process = subprocess.Popen(  # noqa: S603 - our own module, run by our own interpreter
-                    [sys.executable, "-m", module, str(folder), str(write), wanted],
-                    stdin=subprocess.DEVNULL,
-                    stdout=out,
-                    stderr=subprocess.STDOUT,
-                    pass_fds=(write,),
-                    start_new_session=True,  # Ctrl-C reaches this process only, which then ends the worker
-                    env={**os.environ, "PYTHONPATH": installation.python_path()},
-                )
+            self._process = subprocess.Popen(  # noqa: S603 - our own module, run by our own interpreter
+                [sys.executable, "-m", module, str(theirs.fileno()), wanted],
+                stdin=subprocess.DEVNULL,
+                stdout=self._printed,
+                stderr=subprocess.STDOUT,
+                pass_fds=(theirs.fileno(),),
+                start_new_session=True,  # Ctrl-C reaches this process only, which then ends the worker
+                env={**os.environ, "PYTHONPATH": installation.python_path()},
+            )
         except OSError as error:
-            self._events.close()
+            self._pipe.close()
+            self._printed.close()
             raise DeviceError(
                 "cannot start a process that builds an engine",
                 why=cause(error),
                 fix="end other programs, or raise the limits of processes and memory (ulimit -a)",
             ) from error
         finally:
-            os.close(write)
+            theirs.close()
 
-    def events(self, cancel: threading.Event | None) -> Iterator[LogRecord | Progress]:
-        """Yield the worker's log and steps, until it ends or its time to stop is over."""
-        ends_at: float | None = None
-        for line in self._lines():
-            if line:
-                event = json.loads(line)
-                if "log" in event:
-                    self.log.append(LogRecord(**event["log"]))
-                yield self.log[-1] if "log" in event else Progress(**event["step"])
-            now = time.monotonic()
-            if cancel is not None and cancel.is_set() and not self.is_canceled:
-                self.is_canceled = True
-                (self.folder / "cancel").touch()
-                ends_at = now + STOP_S
-            if ends_at is not None and now > ends_at:
-                return
+    def __enter__(self) -> _Worker:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._kill()
+        self._pipe.close()
+        self._printed.close()
+
+    def events(self, request: BuildRequest, cancel: threading.Event | None) -> Iterator[Event]:
+        """Send the request; yield the worker's log, steps and result, until it ends or its time to stop is over."""
+        ends_at = math.inf
+        with suppress(EOFError, OSError):  # the process has ended
+            self._pipe.send(request)
+            while time.monotonic() < ends_at:
+                if self._pipe.poll(_POLL_S):
+                    event = self._pipe.recv()
+                    if isinstance(event, dict):
+                        self.error = error_of(event)
+                        return
+                    if isinstance(event, LogRecord):
+                        self.log.append(event)
+                    yield event
+                if cancel is not None and cancel.is_set() and not self.is_canceled:
+                    self.is_canceled, ends_at = True, time.monotonic() + STOP_S
+                    self._pipe.send(None)
 
     def wait(self) -> int:
         """Return the exit code, after all events were read. Kills a process that does not end in time."""
         try:
-            return self._process.wait(timeout=0 if self.is_canceled else STOP_S)
+            return self._process.wait(timeout=STOP_S)
         except subprocess.TimeoutExpired:
-            self.kill()
+            self._kill()
             return self._process.wait()
 
-    def kill(self) -> None:
-        """Kill the process if it still runs."""
+    def printed(self) -> str:
+        """Return what the ended process printed."""
+        self._printed.seek(0)
+        return self._printed.read().decode(errors="replace")
+
+    def _kill(self) -> None:
         if self._process.poll() is None:
             self._process.kill()
             self._process.wait()
-
-    def _lines(self) -> Iterator[bytes]:
-        """Yield complete lines as they arrive, and an empty line after every read and every pause."""
-        rest = b""
-        with self._events, selectors.DefaultSelector() as selector:
-            selector.register(self._events, selectors.EVENT_READ)
-            while True:
-                if not selector.select(_POLL_S):
-                    yield b""
-                    continue
-                chunk = self._events.read(_CHUNK_BYTES)
-                if not chunk:
-                    return
-                *lines, rest = (rest + chunk).split(b"\n")
-                yield from lines
-                yield b""

@@ -1,21 +1,18 @@
-"""Builder of one engine in this process: ``python -m edgert.backend.tensorrt.builder FOLDER EVENTS LIBRARY``.
+"""Builder of one engine in this process: ``python -m edgert.backend.tensorrt.builder PIPE LIBRARY``.
 
-FOLDER contains the request, and receives the result. EVENTS is the descriptor of a pipe to which one JSON object per
-step and line of the log is written. LIBRARY is ``auto``, ``tensorrt`` or ``tensorrt_rtx``. The build is canceled when
-the other end of the pipe is closed, or a file ``cancel`` appears in the folder. A crash of the compiler ends this
-process only.
+PIPE is the descriptor of a pipe: it brings the request, and takes every step and line of the log, and in the end the
+result or the error. LIBRARY is ``auto``, ``tensorrt`` or ``tensorrt_rtx``. The build is canceled when the other end of
+the pipe is closed, or anything follows the request. A crash of the compiler ends this process only.
 """
 
 import faulthandler
-import json
-import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
+from collections.abc import Callable, Sequence
+from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 from edgert.backend.tensorrt import build_process as process, library as api, network as networks
 from edgert.backend.tensorrt.build_request import BuildRequest
@@ -201,33 +198,28 @@ def create_monitor(trt: api.Trt, progress: Callable[[process.Progress], bool]) -
     return Monitor()
 
 
-def main(folder: Path, descriptor: int, wanted: api.Wanted) -> int:
+def main(descriptor: int, wanted: api.Wanted) -> int:
     """Build an engine; return the exit code."""
     faulthandler.enable()  # a crash of the compiler prints the Python stack
-    lock, open_pipes = threading.Lock(), [descriptor]  # TensorRT's threads call send
+    pipe, lock = Connection(descriptor), threading.Lock()  # TensorRT's threads call send
 
-    def send(event: Mapping[str, Any]) -> bool:
+    def send(event: object) -> bool:
         """Send an event; return False if the build is canceled."""
-        line = memoryview(json.dumps(event).encode() + b"\n")
         with lock:
-            while line and open_pipes:
-                try:
-                    line = line[os.write(descriptor, line) :]
-                except BrokenPipeError:
-                    open_pipes.clear()  # the other end is closed
-        return bool(open_pipes) and not (folder / "cancel").exists()
+            try:
+                pipe.send(event)
+                return not pipe.poll()
+            except OSError:  # the other end is closed
+                return False
 
     try:
-        request, library = process.read_request(folder), api.load(wanted)
-        result = compile_engine(
-            library, request, lambda record: send({"log": asdict(record)}), lambda step: send({"step": asdict(step)})
-        )
-        process.write_result(result, folder)
+        request, library = pipe.recv(), api.load(wanted)
+        send(compile_engine(library, request, send, send))
     except EdgertError as error:
-        process.write_error(error, folder)
+        send(error.to_json())
         return EXIT_ERROR
     return EXIT_OK
 
 
 if __name__ == "__main__":
-    sys.exit(main(Path(sys.argv[1]), int(sys.argv[2]), cast(api.Wanted, sys.argv[3])))
+    sys.exit(main(int(sys.argv[1]), cast(api.Wanted, sys.argv[2])))

@@ -1,8 +1,9 @@
 """What can be asked for, and what is refused before any TensorRT is looked at."""
 
+import json
 import threading
 from dataclasses import fields, replace
-from pathlib import Path
+from multiprocessing import Pipe
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from hypothesis import given, strategies as st
 from edgert.backend.base import Span
 from edgert.backend.tensorrt import build_process, build_request, execution_context, network
 from edgert.backend.tensorrt.log import LogRecord
-from edgert.errors import BuildError, DeviceError
+from edgert.errors import BuildError
 from tests.helpers import models
 
 SPAN = Span((1, 3), (2, 3), (4, 3))
@@ -80,34 +81,24 @@ def test_pools() -> None:
         build_request.Pools(workspace_bytes=0)
 
 
-class TestWire:
-    def test_requests_come_back_equal(self, tmp_path: Path) -> None:
-        build_process.write_request(REQUEST, tmp_path)
-        back = build_process.read_request(tmp_path)
-        for item in fields(build_request.BuildRequest):
-            assert getattr(back, item.name) == getattr(REQUEST, item.name), item.name
+LAYER = network.Layer("conv", "CONVOLUTION", "[ONNX Layer: a]", ("x",), ("t",), "FLOAT")
+LOG = (LogRecord("INFO", "text", "dla", "conv"),)
+RESULT = build_process.BuildResult(b"plan\x00", b"", LOG, "{}", (LAYER,), ("a",), "TensorRT 10.3.0", 1.5)
 
-    def test_results_come_back_equal(self, tmp_path: Path) -> None:
-        layer = network.Layer("conv", "CONVOLUTION", "[ONNX Layer: a]", ("x",), ("t",), "FLOAT")
-        log = (LogRecord("INFO", "text", "dla", "conv"),)
-        result = build_process.BuildResult(b"plan\x00", b"", log, "{}", (layer,), ("a",), "TensorRT 10.3.0", 1.5)
-        assert build_process.read_result(tmp_path) is None
-        build_process.write_result(result, tmp_path)
-        back = build_process.read_result(tmp_path)
-        assert back is not None
-        for item in fields(build_process.BuildResult):
-            assert getattr(back, item.name) == getattr(result, item.name), item.name
 
-    def test_errors_keep_their_class_and_words(self, tmp_path: Path) -> None:
-        assert build_process.read_error(tmp_path) is None
-        error = DeviceError("what", why="why", where="where", fix="fix", others=[BuildError("other", why="x")])
-        build_process.write_error(error, tmp_path)
-        back = build_process.read_error(tmp_path)
-        assert type(back) is DeviceError and str(back) == str(error)
+@pytest.mark.parametrize("record", [REQUEST, RESULT])
+def test_records_come_through_a_pipe_as_they_were(record: Any) -> None:
+    down, up = Pipe()
+    with down, up:
+        down.send(record)
+        back = up.recv()
+    assert type(back) is type(record)
+    assert all(getattr(back, one.name) == getattr(record, one.name) for one in fields(record))
 
-    def test_no_room_is_reported(self, tmp_path: Path) -> None:
-        with pytest.raises(BuildError, match="cannot write the files of a build"):
-            build_process.write_request(REQUEST, tmp_path / "missing")
+
+def test_a_result_comes_back_from_plain_data() -> None:
+    back = build_process.result_of(json.loads(json.dumps(build_process.plain_result(RESULT))), RESULT.plan)
+    assert all(getattr(back, one.name) == getattr(RESULT, one.name) for one in fields(RESULT))
 
 
 class TestLayout:
