@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -84,12 +84,11 @@ class BuildEvents:
 
 @dataclass(frozen=True, slots=True)
 class Compiled:
-    """One engine of a model, compiled and checked; ``others`` are the plans of further :attr:`EngineSpec.parts`."""
+    """One engine of a model, compiled and checked; ``plans`` are those of :attr:`EngineSpec.requests`."""
 
     spec: EngineSpec
-    made: BuiltEngine
+    plans: Sequence[BuiltEngine]
     checks: Mapping[str, Any]
-    others: tuple[BuiltEngine, ...] = ()
 
 
 class BundleEngines:
@@ -172,13 +171,14 @@ class BundleEngines:
     def _compile_and_check(self, name: str, config: ModelConfig, spec: EngineSpec) -> tuple[Compiled, TrtEngine | None]:
         """Return an engine that was compiled or found, checked in this power mode, and opened if that is possible."""
         with self._events.step(COMPILE, name) as ended:
-            (made, *others), opened = self._build_plans(spec)
-            ended.cached = all(one.cached for one in (made, *others))
+            plans, opened = self._build_plans(spec)
+            made = plans[0]
+            ended.cached = all(one.cached for one in plans)
             if spec.input is not None and not made.cached:
                 self._events.note(spec.input.describe(made.request.formats))
-            size_bytes = sum(len(one.result.plan) for one in (made, *others))
-            plans = f" in {len(others) + 1} plans" if others else ""
-            ended.detail = f"{made.result.library}, {format_bytes(size_bytes)}{plans}"
+            size_bytes = sum(len(one.result.plan) for one in plans)
+            count = f" in {len(plans)} plans" if len(plans) > 1 else ""
+            ended.detail = f"{made.result.library}, {format_bytes(size_bytes)}{count}"
         with self._events.step(CHECK, name) as ended:
             mode, cached = self._trt.mode, None
             if made.cached:
@@ -192,16 +192,12 @@ class BundleEngines:
                     opened.close()
                 raise
             ended.cached, ended.detail = cached is not None, engine_checks.summary(found)
-        return Compiled(spec, made, found, tuple(others)), opened
+        return Compiled(spec, plans, found), opened
 
     def _build_plans(self, spec: EngineSpec) -> tuple[list[BuiltEngine], TrtEngine | None]:
-        if spec.parts and self._opens:
-            return self._trt.build_and_open_all(spec.parts, self._store, spec.profiles)
         if self._opens:
-            made, opened = self._trt.build_and_open(spec.request, self._store, spec.profiles)
-            return [made], opened
-        requests = [request for _, request in spec.parts] or [spec.request]
-        return self._trt.find_or_build_all(requests, self._store), None
+            return self._trt.build_and_open(spec.requests, self._store, spec.profiles)
+        return self._trt.find_or_build_all(list(spec.requests.values()), self._store), None
 
     def _run_checks(
         self, config: ModelConfig, spec: EngineSpec, made: BuiltEngine, opened: TrtEngine | None

@@ -9,7 +9,7 @@ from typing import Any
 from edgert.backend.base import DEFAULT_PROFILE, EngineOptions, Shapes, Span
 from edgert.backend.tensorrt.build_request import GPU, BuildRequest, Format, request_of
 from edgert.backend.tensorrt.library import Library
-from edgert.backend.tensorrt.trt_backend import Part, parts_of, precision_of, settings_of, static_request
+from edgert.backend.tensorrt.trt_backend import Part, PlanKey, parts_of, precision_of, settings_of, static_request
 from edgert.bundle.manifest import Manifest, ModelEntry
 from edgert.config import InputConfig, ModelConfig
 from edgert.config.engine_choice import TENSORRT_DLA
@@ -57,20 +57,23 @@ class EngineSpec:
     """One engine, as requested from TensorRT.
 
     Attributes:
-        request: request for its plan, or for the first of several.
+        requests: requests for its plans by profile and number of rows, the main one first.
         profiles: named shapes for opening it; empty with one static shape.
         reference: file of an equivalent model that runs on any machine.
         weight: share of the frames, relative to the model's other engines.
         input: layout of the image, if a DLA reads it; else None.
-        parts: requests for several plans; empty if ``request`` is the only one.
     """
 
-    request: BuildRequest
+    requests: Mapping[PlanKey, BuildRequest]
     profiles: Mapping[str, Shapes]
     reference: Path
     weight: int = 1
     input: InputLayout | None = None
-    parts: tuple[tuple[Part, BuildRequest], ...] = ()
+
+    @property
+    def request(self) -> BuildRequest:
+        """Request for its plan, or for the main one of several."""
+        return next(iter(self.requests.values()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,7 +214,7 @@ def _make_spec(
             arguments["formats"] = {layout.tensor: layout.format}
         arguments |= settings_of(builder, placement)
         request = request_of(model, **{"precision": precision_of(graph, "fp32"), **arguments})
-        return EngineSpec(request, {}, reference, weight, layout)
+        return EngineSpec({(DEFAULT_PROFILE, 0): request}, {}, reference, weight, layout)
     # Shapes of ``input: shape`` that the bundle keeps dynamic.
     spans = {
         name: Span(*(tuple(one[key]) for key in ("least", "usual", "most")))
@@ -219,13 +222,11 @@ def _make_spec(
     }
     usual = {DEFAULT_PROFILE: {name: span.usual for name, span in spans.items()}} if spans else {}
     options = EngineOptions(profiles=source.config.profiles or usual, spans=spans, builder=builder)
-    if library.kind != "rtx" or len(parts := parts_of(model, options)) == 1:
-        return EngineSpec(static_request(model, options, **arguments), options.profiles, reference, weight)
-    made = []
-    for part in parts:
+    requests = dict[PlanKey, BuildRequest]()
+    for part in parts_of(model, options) if library.kind == "rtx" else (Part(options),):
         named = {**arguments, "title": title + part.title.removeprefix(str(model.path))}
-        made.append((part, static_request(model, part.options, part.rows, **named)))
-    return EngineSpec(made[0][1], options.profiles, reference, weight, parts=tuple(made))
+        requests[part.key] = static_request(model, part.options, part.rows, **named)
+    return EngineSpec(requests, options.profiles, reference, weight)
 
 
 def extend_placement(graph: Graph, nodes: Mapping[str, str]) -> dict[str, str]:

@@ -246,7 +246,7 @@ def pack_engines(
         for number, one in enumerate(found):
             base = f"{FOLDER}/{target}/{model}-{number}"
             plans = list[PlanEntry]()
-            for at, made in enumerate((one.made, *one.others)):
+            for at, made in enumerate(one.plans):
                 each = f"{base}-{at}" if at else base
                 plans.append(PlanEntry(plan=f"{each}.plan", record=f"{each}.json"))
                 content |= {plans[-1].plan: made.result.plan, plans[-1].record: made.record}

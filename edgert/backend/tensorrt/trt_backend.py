@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, TypeAlias
 from weakref import WeakSet
 
 from edgert.backend.base import DEFAULT_PROFILE, EngineOptions, Shapes, Span, Store, has_open_batch
@@ -73,6 +73,10 @@ def plan_sizes(model: Model, options: EngineOptions) -> tuple[int, ...]:
     return run_sizes(rows.pop(), dynamic=True)
 
 
+PlanKey: TypeAlias = "tuple[str, int]"
+"""Profile and fixed number of rows of one of a model's plans; 0 rows for a plan with all rows of its profile."""
+
+
 @dataclass(frozen=True, slots=True)
 class Part:
     """Options for one of a model's plans.
@@ -86,6 +90,11 @@ class Part:
     profile: str = DEFAULT_PROFILE
     rows: int = 0
     title: str = ""
+
+    @property
+    def key(self) -> PlanKey:
+        """Key of the plan among those of the model."""
+        return self.profile, self.rows
 
 
 def parts_of(model: Model, options: EngineOptions) -> tuple[Part, ...]:
@@ -245,35 +254,61 @@ class TrtBackend:
         with ThreadPoolExecutor(len(parts), "edgert-trt") as pool:  # plans are large, and checked when they are read
             cached = list(pool.map(lambda part: self._find_cached(model, part, facts), parts))
         with suppress(trt_engine.UnopenedError):  # it is then compiled again, which is reported
-            if (found := [one for one in cached if one is not None]) and len(found) == len(cached):
+            if len(found := [one for one in cached if one is not None]) == len(parts):
                 self._report_mode(found[0])
-                return self._open_all(list(zip(parts, found, strict=True)), options.profiles, options.store)
-        requests = [(part, self._request(model, part)) for part in parts]
-        if len(parts) == 1:
-            return self.build_and_open(requests[0][1], options.store, options.profiles)[1]
-        return self.build_and_open_all(requests, options.store, options.profiles)[1]
+                plans = {part.key: one for part, one in zip(parts, found, strict=True)}
+                return self._open_plans(plans, options.profiles, options.store)
+        requests = {part.key: self._request(model, part) for part in parts}
+        return self.build_and_open(requests, options.store, options.profiles)[1]
 
-    def build_and_open_all(
-        self, requests: Sequence[tuple[Part, BuildRequest]], store: Store | None, profiles: Mapping[str, Shapes]
+    def build_and_open(
+        self,
+        requests: Mapping[PlanKey, BuildRequest],
+        store: Store | None = None,
+        profiles: Mapping[str, Shapes] | None = None,
     ) -> tuple[list[engine_cache.BuiltEngine], trt_engine.TrtEngine]:
-        """Return the plans of a model's :func:`parts_of`, from the store or built, and the engine that has them all.
+        """Return the plans of a model, from the store or built, and the engine that has them all.
 
-        If cached plans can no longer be opened, they are compiled again, which is reported. Raises as :meth:`compile`.
+        Cached plans that can no longer be opened are compiled again. An engine whose DLA reads its input in a DLA
+        layout is run once, and compiled again with plain inputs if that fails: only a run shows whether the DLA can
+        read such input from memory shared with the CPU. Both are reported. Raises as :meth:`compile`.
         """
-        parts, built = [part for part, _ in requests], self.find_or_build_all([one for _, one in requests], store)
+        plans = dict(zip(requests, self.find_or_build_all(list(requests.values()), store), strict=True))
         try:
-            return built, self._open_all(list(zip(parts, built, strict=True)), profiles, store)
+            engine = self._open_plans(plans, profiles, store)
         except trt_engine.UnopenedError as error:
-            if store is None or not all(one.cached for one in built):
+            if store is None or not all(one.cached for one in plans.values()):
                 raise
-            self._report_rebuild(built[0].request, f"the cached engine no longer opens ({error.why})")
-            built = [self._build_and_cache(one.request, one.facts, store) for one in built]
-            return built, self._open_all(list(zip(parts, built, strict=True)), profiles, store)
+            self._report_rebuild(next(iter(requests.values())), f"the cached engine no longer opens ({error.why})")
+            for one in plans.values():
+                store.remove(one.key)
+            plans = {key: self._build_and_cache(requests[key], one.facts, store) for key, one in plans.items()}
+            engine = self._open_plans(plans, profiles, store)
+        built, *_ = plans.values()
+        plain = {name: form for name, form in built.request.formats.items() if not form.optional}
+        if built.request.dla_core is None or len(plain) == len(built.request.formats):
+            return list(plans.values()), engine
+        try:
+            first = engine.session()
+            first.run()
+            first.close()
+        except (BuildError, DeviceError) as error:
+            reason = f"the DLA failed with the layout of its input in the first run ({error.what})"
+            self._report_rebuild(built.request, f"{reason}, so inputs are plain")
+            plain_request = replace(built.request, formats=plain)
+            try:  # built and cached first, as the GPU may be lost after a failed run
+                built = self._build_and_cache(plain_request, built.facts, store, (*built.attempts, reason))
+            finally:
+                engine.close()
+            engine = self.open(built, profiles, store)
+        return [built], engine
 
     def find_or_build_all(
         self, requests: Sequence[BuildRequest], store: Store | None
     ) -> list[engine_cache.BuiltEngine]:
         """Do :meth:`find_or_build` for all requests at once, as starting TensorRT-RTX takes longer than building."""
+        if len(requests) == 1:
+            return [self.find_or_build(requests[0], store)]
         with ThreadPoolExecutor(len(requests), "edgert-trt") as pool:
             try:
                 return list(pool.map(lambda request: self.find_or_build(request, store), requests))
@@ -303,50 +338,14 @@ class TrtBackend:
                 return engine_cache.read_built_engine(content, request, key)
         return None
 
-    def _open_all(
+    def _open_plans(
         self,
-        plans: Sequence[tuple[Part, engine_cache.BuiltEngine]],
-        profiles: Mapping[str, Shapes],
+        plans: Mapping[PlanKey, engine_cache.BuiltEngine],
+        profiles: Mapping[str, Shapes] | None,
         store: Store | None,
     ) -> trt_engine.TrtEngine:
-        return self.open(plans[0][1], profiles, store, {(part.profile, part.rows): plan for part, plan in plans[1:]})
-
-    def build_and_open(
-        self, request: BuildRequest, store: Store | None = None, profiles: Mapping[str, Shapes] | None = None
-    ) -> tuple[engine_cache.BuiltEngine, trt_engine.TrtEngine]:
-        """Return the engine of a request, from the store or built, as data and opened.
-
-        A cached engine that can no longer be opened is compiled again. An engine whose DLA reads its input in a DLA
-        layout is run once, and compiled again with plain inputs if that fails: only a run shows whether the DLA can
-        read such input from memory shared with the CPU. Both are reported. Raises as :meth:`compile`.
-        """
-        built = self.find_or_build(request, store)
-        try:
-            engine = self.open(built, profiles, store)
-        except trt_engine.UnopenedError as error:
-            if not built.cached or store is None:
-                raise
-            self._report_rebuild(request, f"the cached engine no longer opens ({error.why})")
-            store.remove(built.key)
-            built = self._build_and_cache(request, built.facts, store)
-            engine = self.open(built, profiles, store)
-        plain = {name: form for name, form in built.request.formats.items() if not form.optional}
-        if built.request.dla_core is None or len(plain) == len(built.request.formats):
-            return built, engine
-        try:
-            first = engine.session()
-            first.run()
-            first.close()
-        except (BuildError, DeviceError) as error:
-            reason = f"the DLA failed with the layout of its input in the first run ({error.what})"
-            self._report_rebuild(request, f"{reason}, so inputs are plain")
-            plain_request = replace(built.request, formats=plain)
-            try:  # built and cached first, as the GPU may be lost after a failed run
-                built = self._build_and_cache(plain_request, built.facts, store, (*built.attempts, reason))
-            finally:
-                engine.close()
-            engine = self.open(built, profiles, store)
-        return built, engine
+        first, *others = plans.items()
+        return self.open(first[1], profiles, store, dict(others))
 
     def find_or_build(self, request: BuildRequest, store: Store | None = None) -> engine_cache.BuiltEngine:
         """Return the engine of a request from the store, or build and cache it.
@@ -398,7 +397,7 @@ class TrtBackend:
         built: engine_cache.BuiltEngine,
         profiles: Mapping[str, Shapes] | None = None,
         store: Store | None = None,
-        others: Mapping[tuple[str, int], engine_cache.BuiltEngine] = MappingProxyType({}),
+        others: Mapping[PlanKey, engine_cache.BuiltEngine] = MappingProxyType({}),
     ) -> trt_engine.TrtEngine:
         """Open an engine for running; kernels that TensorRT-RTX compiles are cached in the store.
 

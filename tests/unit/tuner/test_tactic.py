@@ -2,7 +2,6 @@
 
 import json
 from contextlib import suppress
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +40,7 @@ def test_it_says_what_is_not_as_usual() -> None:
 
 @pytest.mark.parametrize("tactic", [PLAIN, RICH, ON_GPU, BATCHED])
 def test_json_and_back(tactic: Tactic) -> None:
-    assert TypeAdapter(Tactic).validate_json(json.dumps(asdict(tactic))) == tactic
+    assert TypeAdapter(Tactic).validate_json(json.dumps(tactic.to_json())) == tactic
 
 
 @pytest.mark.parametrize("tactic", [PLAIN, RICH, ON_GPU])

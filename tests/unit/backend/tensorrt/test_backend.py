@@ -24,6 +24,7 @@ from tests.helpers.trt_double import FakeTensor
 
 BATCHED = {"x": ((-1, 3, 8, 8), "FLOAT", "INPUT"), "y": ((-1, 4, 8, 8), "FLOAT", "OUTPUT")}
 OPTIONS = EngineOptions()
+KEY = "default", 0
 
 
 @pytest.fixture
@@ -302,7 +303,7 @@ class TestDla:
         request = placed(formats=layout)
         loadable = (classify("INFO", "[DlaLayer] {ForeignNode[part]}"),)
         bench = Bench(answer={"log": loadable}, runs=False)
-        made, engine = bench.backend.build_and_open(request, store)
+        (made,), engine = bench.backend.build_and_open({KEY: request}, store)
         plain = {"y": Format("LINEAR")}
         assert [one.formats for one in bench.requests] == [layout, plain] and made.request.formats == plain
         assert bench.reported == [
@@ -311,14 +312,14 @@ class TestDla:
         ]
         assert engine.info["attempts"] == list(made.attempts) and "first run" in made.attempts[0]
         again = Bench(answer={"log": loadable}, runs=False)
-        found, _ = again.backend.build_and_open(request, store)
+        (found,), _ = again.backend.build_and_open({KEY: request}, store)
         assert found.cached and found.request.formats == plain and again.requests == again.reported == []
 
     def test_a_layout_that_runs_is_kept(self, store: FileStore) -> None:
         layout = {"x": Format("DLA_HWC4", "int8", 0.1, optional=True)}
         request = placed(formats=layout)
         bench = Bench()
-        made, _ = bench.backend.build_and_open(request, store)
+        (made,), _ = bench.backend.build_and_open({KEY: request}, store)
         assert made.request.formats == layout and len(bench.requests) == 1 and bench.reported == []
         assert "IExecutionContext.execute_async_v3" in " ".join(bench.double.calls)
 
