@@ -138,11 +138,7 @@ class ChainEngines:
                 unused.pop_all()
             return compiled
 
-        def close_all(compiled: Mapping[str, Engine]) -> None:
-            for engine in compiled.values():
-                engine.close()
-
-        choice = chain.first_engine(" and ".join(models), compile_all, close_all)
+        choice = chain.first_engine(" and ".join(models), compile_all)
         info = replace(choice, skipped=(*self._passed_over, *choice.skipped)).info
         for engine in choice.compiled.values():
             engine.info = {**engine.info, **info}

@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -118,11 +118,9 @@ class Chain:
         self,
         model: str,
         compile_for: Callable[[str], CompiledT],
-        close: Callable[[CompiledT], object] = lambda compiled: None,
     ) -> ChosenEngine[CompiledT]:
-        """Return the first engine that accepts a model.
+        """Return the first engine that accepts a model; ``compile_for`` may be called for several.
 
-        ``compile_for`` may be called for several engines; ``close`` closes a result that only named an alternative.
         Raises BuildError if an engine would be skipped and ``strict`` is set, or if none accepts the model.
         """
         skipped: list[Skipped] = []
@@ -138,10 +136,7 @@ class Chain:
                 if self._stop.is_set():
                     raise
                 if self.strict:
-                    alternatives = [one for one in self._later_engines(name) if self._accepts(one, compile_for, close)]
-                    if alternatives:
-                        names = f"{' and '.join(alternatives)} can run it: engines: [{', '.join(alternatives)}]"
-                        error.fix = "; ".join(filter(None, (error.fix, names)))
+                    error.fix = "; ".join(filter(None, (error.fix, self._next_engines(name))))
                     raise
                 fix = error.fix if name == ORT else fix
                 text = error.what + (f": {error.why}" if error.why else "") + (f" ({error.fix})" if error.fix else "")
@@ -154,27 +149,16 @@ class Chain:
         if engine not in self._reasons:
             why = self._reasons[engine] = self._why_not(engine)
             if why and self.strict:
-                rest = self._later_engines(engine)
-                everywhere = f"engines: [{ORT}] runs everywhere"
-                next_one = f"without --strict, the next possible engine is used: {', '.join(rest)}"
-                raise BuildError(
-                    f"{engine} cannot run this here", why=why, where=self.where, fix=next_one if rest else everywhere
-                )
+                fix = self._next_engines(engine) or f"engines: [{ORT}] runs everywhere"
+                raise BuildError(f"{engine} cannot run this here", why=why, where=self.where, fix=fix)
             if why:
                 self._report(Skipped(engine, why))
         return self._reasons[engine]
 
-    def _accepts(
-        self, engine: str, compile_for: Callable[[str], CompiledT], close: Callable[[CompiledT], object]
-    ) -> bool:
-        with suppress(*_REFUSALS):
-            if not self._why_not(engine):
-                close(compile_for(engine))
-                return True
-        return False
-
-    def _later_engines(self, engine: str) -> tuple[str, ...]:
-        return self.engines[self.engines.index(engine) + 1 :]
+    def _next_engines(self, engine: str) -> str:
+        """Return which engines are tried instead without ``strict``, for an error; empty for the last engine."""
+        later = [one for one in self.engines[self.engines.index(engine) + 1 :] if not self._why_not(one)]
+        return f"without --strict, the next possible engine is used: {', '.join(later)}" if later else ""
 
     def _no_engine(self, skipped: Sequence[Skipped], fix: str = "") -> BuildError:
         return BuildError(

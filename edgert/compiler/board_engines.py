@@ -125,9 +125,7 @@ class BundleEngines:
 
     def compile(self, name: str, config: ModelConfig, threads: int, batch: int) -> Engine:
         """Compile a model for the first engine that takes it; see :class:`~edgert.assemble.engines.Engines`."""
-        choice = self.chain.first_engine(
-            name, partial(self._open_engine, name, config, threads, batch), lambda unused: unused.close()
-        )
+        choice = self.chain.first_engine(name, partial(self._open_engine, name, config, threads, batch))
         engine = choice.compiled
         engine.info = {**engine.info, **choice.info}
         return engine

@@ -24,15 +24,6 @@ _TRANSFER = re.compile(r"^.+ (?:to|from) nvm$|^.+ copy finish$")
 
 
 @dataclass(frozen=True, slots=True)
-class Port:
-    """Name and shape of a layer's input or output, and TensorRT's description of its layout and type."""
-
-    tensor: str
-    shape: tuple[int, ...]
-    format: str
-
-
-@dataclass(frozen=True, slots=True)
 class EngineLayer:
     """A layer of a built engine.
 
@@ -44,8 +35,6 @@ class EngineLayer:
     kind: str
     accelerator: Accelerator
     nodes: tuple[str, ...]
-    inputs: tuple[Port, ...]
-    outputs: tuple[Port, ...]
     is_reformat: bool
     is_transfer: bool
 
@@ -93,7 +82,7 @@ def logged_facts(records: Iterable[LogRecord]) -> EngineFacts:
     for name, kind in logged_accelerators(records).items():
         accelerator: Accelerator = "dla" if kind == "dla" else "gpu"
         reformat, transfer = name.startswith("Reformatting CopyNode"), bool(_TRANSFER.match(name))
-        layers.append(EngineLayer(name, "", accelerator, _names(name), (), (), reformat, transfer))
+        layers.append(EngineLayer(name, "", accelerator, _names(name), reformat, transfer))
     return EngineFacts(tuple(layers), False)
 
 
@@ -135,8 +124,6 @@ def _layer(layer: Any) -> EngineLayer:
         kind,
         "dla" if "dla" in kind.lower() else accelerator,
         metadata_names(str(layer.get("Metadata", ""))) or _names(name),
-        tuple(map(_port, layer.get("Inputs", ()))),
-        tuple(map(_port, layer.get("Outputs", ()))),
         kind == "Reformat" or name.startswith("Reformatting CopyNode"),
         transfer,
     )
@@ -146,11 +133,6 @@ def _names(name: str) -> tuple[str, ...]:
     """Return the layers in a name like ``a + b``, ``PWN(a, b)`` or ``{ForeignNode[a...b]}``."""
     ends = foreign_ends(name)
     return ends or tuple(part.strip() for part in _FUSED.split(name) if part.strip())
-
-
-def _port(port: Mapping[str, Any]) -> Port:
-    shape = tuple(int(dim) for dim in port.get("Dimensions", ()))
-    return Port(str(port.get("Name", "")), shape, str(port.get("Format/Datatype", port.get("Format", ""))))
 
 
 # Times of an engine's layers, by TensorRT's profiler, and the ONNX nodes of these layers.
@@ -202,7 +184,7 @@ def times_with_nodes(
     ``nodes`` are output tensors by node, in execution order.
     """
     layers = {layer.name: (layer, names) for layer, names in zip(facts.layers, layer_nodes(facts, nodes), strict=True)}
-    unknown = EngineLayer("", "", "", (), (), (), False, False)
+    unknown = EngineLayer("", "", "", (), False, False)
     found = []
     for name, ms in times.items():
         layer, names = layers.get(name, (unknown, ()))

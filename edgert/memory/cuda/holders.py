@@ -1,32 +1,17 @@
-"""Processes that hold GPU memory, as NVIDIA's management library lists them.
+"""Processes that hold GPU memory, and free memory without a CUDA context, as nvidia-smi lists them.
 
-Functions and structs are those of nvml.h: https://docs.nvidia.com/deploy/nvml-api/. The library comes with the driver.
-On a Jetson it is missing or lists nothing, and in a container it lists at most the container's processes.
+The program comes with the driver. On a Jetson it is missing or lists nothing, and in a container it lists at most the
+container's processes.
 """
 
-import ctypes
 import os
-from collections.abc import Callable
+import subprocess
 from dataclasses import dataclass
-from typing import Any, TypeVar
 
 from edgert.units import format_bytes
 
-T = TypeVar("T")
-_LIBRARY = "libnvidia-ml.so.1"
-_MOST, _SHOWN = 64, 4
-_UNKNOWN = 2**64 - 1  # NVML_VALUE_NOT_AVAILABLE, of 64 bits
-
-
-class _Process(ctypes.Structure):
-    """nvmlProcessInfo_t."""
-
-    _fields_ = (
-        ("pid", ctypes.c_uint),
-        ("used_bytes", ctypes.c_ulonglong),
-        ("gpu_instance", ctypes.c_uint),
-        ("compute_instance", ctypes.c_uint),
-    )
+_SHOWN, _LIMIT_S = 4, 10
+_MIB = 2**20
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,60 +27,23 @@ class Holder:
         return f"{self.name} (process {self.pid}){size}"
 
 
-class _Memory(ctypes.Structure):
-    """nvmlMemory_t."""
+def others_on(bus_id: str) -> tuple[Holder, ...]:
+    """Return the other processes that compute on a GPU, sorted by falling memory; none if nvidia-smi lists none.
 
-    _fields_ = (("total", ctypes.c_ulonglong), ("free", ctypes.c_ulonglong), ("used", ctypes.c_ulonglong))
-
-
-def others_on(bus_id: str, library: Any = None) -> tuple[Holder, ...]:
-    """Return the other processes that compute on a GPU, sorted by falling memory; none if NVML lists none.
-
-    Args:
-        bus_id: PCI bus id of the GPU, such as ``0000:01:00.0``.
-        library: library of NVML; by default that of this machine.
+    ``bus_id`` is the PCI bus id of the GPU, such as ``0000:01:00.0``.
     """
-
-    def ask(nvml: Any, device: ctypes.c_void_p) -> tuple[Holder, ...]:
-        count, found = ctypes.c_uint(_MOST), (_Process * _MOST)()
-        if nvml.nvmlDeviceGetComputeRunningProcesses_v3(device, ctypes.byref(count), found):
-            return ()
-        others = [one for one in found[: count.value] if one.pid != os.getpid()]
-        holders = [Holder(one.pid, _name(nvml, one.pid), _bytes(one.used_bytes)) for one in others]
-        return tuple(sorted(holders, key=lambda one: -one.used_bytes))
-
-    return _answer(ask, bus_id, library) or ()
+    holders = list[Holder]()
+    for line in _query(bus_id, "compute-apps=pid,used_memory,name"):
+        pid, used, path = (part.strip() for part in line.split(",", 2))
+        if int(pid) != os.getpid():
+            name = path.split(" ")[0].rpartition("/")[2]
+            holders.append(Holder(int(pid), name if name and path[0] != "[" else "unnamed", _bytes(used)))
+    return tuple(sorted(holders, key=lambda one: -one.used_bytes))
 
 
-def free_on(bus_id: str, library: Any = None) -> int | None:
-    """Return the free bytes of a GPU's memory, without a CUDA context; None if NVML does not know.
-
-    Arguments are those of :func:`others_on`.
-    """
-
-    def ask(nvml: Any, device: ctypes.c_void_p) -> int | None:
-        memory = _Memory()
-        return None if nvml.nvmlDeviceGetMemoryInfo(device, ctypes.byref(memory)) else int(memory.free)
-
-    return _answer(ask, bus_id, library)
-
-
-def _answer(ask: Callable[[Any, ctypes.c_void_p], T], bus_id: str, library: Any) -> T | None:
-    """Return NVML's answer about a GPU; None without NVML, that GPU, or a function that ``ask`` calls."""
-    try:
-        nvml = library or ctypes.CDLL(_LIBRARY)
-        if nvml.nvmlInit_v2():
-            return None
-    except OSError:
-        return None
-    try:
-        device = ctypes.c_void_p()
-        is_unknown = nvml.nvmlDeviceGetHandleByPciBusId_v2(bus_id.encode(), ctypes.byref(device))
-        return None if is_unknown else ask(nvml, device)
-    except AttributeError:  # a library older than a function
-        return None
-    finally:
-        nvml.nvmlShutdown()
+def free_on(bus_id: str) -> int | None:
+    """Return the free bytes of a GPU's memory, without a CUDA context; None if nvidia-smi does not know."""
+    return next((_bytes(line) or None for line in _query(bus_id, "gpu=memory.free")), None)
 
 
 def describe_holders(holders: tuple[Holder, ...]) -> str:
@@ -106,12 +54,16 @@ def describe_holders(holders: tuple[Holder, ...]) -> str:
     return f"other processes hold memory there: {', '.join(map(str, holders[:_SHOWN]))}{more}"
 
 
-def _name(nvml: Any, pid: int) -> str:
-    name = ctypes.create_string_buffer(256)
-    failed = nvml.nvmlSystemGetProcessName(ctypes.c_uint(pid), name, ctypes.c_uint(len(name)))
-    path = "" if failed else name.value.decode(errors="replace").split(" ")[0]
-    return path.rpartition("/")[2] or "unnamed"
+def _query(bus_id: str, what: str) -> list[str]:
+    """Return nvidia-smi's lines about a GPU; none without the program, the GPU, or the query."""
+    command = ["nvidia-smi", f"--id={bus_id}", f"--query-{what}", "--format=csv,noheader,nounits"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_LIMIT_S, check=True)  # noqa: S603
+    except (OSError, subprocess.SubprocessError):
+        return []
+    return [line for line in done.stdout.splitlines() if line.strip()]
 
 
-def _bytes(used: int) -> int:
-    return 0 if used == _UNKNOWN else used
+def _bytes(mebibytes: str) -> int:
+    """Return a size in bytes; 0 for one that is not available."""
+    return int(mebibytes) * _MIB if mebibytes.strip().isdigit() else 0

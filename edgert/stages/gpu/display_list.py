@@ -58,40 +58,28 @@ class TooLongError(Exception):
 
 
 class Tiles:
-    """Cache of rasterized tiles in two regions that are filled in turn.
+    """Cache of rasterized tiles in a region. When it is nearly full, it is emptied."""
 
-    Tiles of both regions are used. When one region is full, the other is emptied and filled, after every kernel that
-    reads it has ended.
-    """
+    def __init__(self, region: Region, wait: Callable[[], None]) -> None:
+        self.region, self._wait = region, wait
+        self._found: dict[Hashable, int] = {}
 
-    def __init__(self, regions: tuple[Region, Region], wait: Callable[[], None]) -> None:
-        self._regions, self._wait = regions, wait
-        self._found: tuple[dict[Hashable, int], dict[Hashable, int]] = ({}, {})
-        self._now = 0
-
-    @property
-    def region(self) -> Region:
-        """Region to which tiles are added."""
-        return self._regions[self._now]
-
-    def switch_if_full(self) -> None:
-        """Empty and use the other region if three quarters of this one are used. Call it before each list."""
-        if 4 * self.region.used <= 3 * self.region.host.size:
-            return
-        self._wait()
-        self._now ^= 1
-        self._found[self._now].clear()
-        self.region.used = self.region.sent = 0
+    def empty_if_full(self) -> None:
+        """Empty the region if three quarters are used, after every kernel that reads it. Call it before each list."""
+        if 4 * self.region.used > 3 * self.region.host.size:
+            self._wait()
+            self._found.clear()
+            self.region.used = self.region.sent = 0
 
     def find(self, key: Hashable) -> int | None:
         """Return the address of a tile on the GPU, or None if it is not cached."""
-        return self._found[self._now].get(key) or self._found[self._now ^ 1].get(key)
+        return self._found.get(key)
 
     def add(self, key: Hashable, nbytes: int) -> tuple[U8, int] | None:
         """Return host bytes and address for a new tile of this key, or None if there is no room."""
         allocated = self.region.allocate(nbytes)
         if allocated is not None:
-            self._found[self._now][key] = allocated[1]
+            self._found[key] = allocated[1]
         return allocated
 
 

@@ -23,8 +23,8 @@ _BLOCK = (16, 16, 1)
 _LIST_BYTES = 1 << 18
 _LISTS = 3
 """Number of display lists, so that one is filled while others are sent and read."""
-_TILES_BYTES = 1 << 21
-"""Bytes of each of the two regions of tiles: about 300 labels at 1080p."""
+_TILES_BYTES = 1 << 22
+"""Bytes of the region of tiles: about 600 labels at 1080p."""
 
 
 def device_of(view: cuda.DeviceView) -> cuda.CudaDevice:
@@ -50,12 +50,8 @@ class GpuPainter:
         self._images: cuda.ViewPool | None = None
         self._edges: cuda.Block | None = None
         self._lists = [_ListMemory(device, _LIST_BYTES) for _ in range(_LISTS)]
-        self._block = device.block(2 * _TILES_BYTES)
-        halves = (
-            Region(self._block.host[start : start + _TILES_BYTES], self._block.address + start)
-            for start in (0, _TILES_BYTES)
-        )
-        self._tiles = Tiles((next(halves), next(halves)), self.stream.synchronize)
+        self._block = device.block(_TILES_BYTES)
+        self._tiles = Tiles(Region(self._block.host, self._block.address), self.stream.synchronize)
 
     def paint(self, source: Frame | cuda.DeviceView, size: tuple[int, int], shapes: Iterable[Shape]) -> cuda.DeviceView:
         """Return a new image made from a frame or an image on the GPU, with shapes on it. Does not wait.
@@ -120,7 +116,7 @@ class GpuPainter:
 
     def _pack_list(self, size: tuple[int, int], shapes: list[Shape]) -> "_ListMemory":
         """Write the shapes into the list used longest ago, and return it."""
-        self._tiles.switch_if_full()
+        self._tiles.empty_if_full()
         drawing = self._lists.pop(0)
         while True:
             drawing.empty()

@@ -44,7 +44,8 @@ def test_an_engine_runs() -> None:
 
 def test_the_builder_gets_what_the_options_have() -> None:
     bench = Bench()
-    builder = TensorRtConfig(workspace=1 << 26, dla_sram=1 << 20, optimization=0, sparse=True)
+    given = {"workspace": "64MiB", "dla_sram": "1MiB", "optimization": 0, "sparse": True}
+    builder = TensorRtConfig.model_validate(given)
     bench.backend.compile(models.conv(), EngineOptions(builder=builder))
     for call in (
         "IBuilderConfig.set_memory_pool_limit(WORKSPACE, 67108864)",

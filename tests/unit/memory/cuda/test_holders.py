@@ -1,7 +1,7 @@
-"""Who else holds memory of a GPU, by NVML."""
+"""Who else holds memory of a GPU, by a stand-in for nvidia-smi."""
 
 import os
-from typing import Any
+from pathlib import Path
 
 import pytest
 
@@ -10,68 +10,40 @@ from edgert.memory.cuda import holders
 BUS = "0000:01:00.0"
 
 
-class Nvml:
-    """The library: processes by number, with their bytes and names."""
-
-    def __init__(self, processes: dict[int, tuple[int, str]], broken: str = "") -> None:
-        self._processes, self._broken, self.opened = processes, broken, 0
-
-    def nvmlInit_v2(self) -> int:
-        self.opened += 1
-        return int(self._broken == "init")
-
-    def nvmlShutdown(self) -> int:
-        self.opened -= 1
-        return 0
-
-    def nvmlDeviceGetHandleByPciBusId_v2(self, bus_id: bytes, device: Any) -> int:
-        return int(bus_id.decode() != BUS)
-
-    def nvmlDeviceGetComputeRunningProcesses_v3(self, device: Any, count: Any, found: Any) -> int:
-        count._obj.value = len(self._processes)
-        for entry, (pid, (used, _)) in zip(found, self._processes.items(), strict=False):
-            entry.pid, entry.used_bytes = pid, used
-        return int(self._broken == "processes")
-
-    def nvmlDeviceGetMemoryInfo(self, device: Any, memory: Any) -> int:
-        memory._obj.free = 300 * 2**20
-        return int(self._broken == "memory")
-
-    def nvmlSystemGetProcessName(self, pid: Any, name: Any, length: Any) -> int:
-        text = self._processes[pid.value][1]
-        name.value = text.encode()
-        return int(not text)
+@pytest.fixture
+def smi(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """The program: what it prints for each query lies beside it, and it fails for other GPUs and queries."""
+    program = tmp_path / "nvidia-smi"
+    program.write_text(f'#!/bin/sh\n[ "$1" = --id={BUS} ] && /bin/cat {tmp_path}/"${{2%%=*}}" 2>/dev/null\n')
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    return tmp_path
 
 
-def test_others_come_by_what_they_hold_and_not_this_process() -> None:
-    processes = {
-        7: (2**20, "/usr/bin/Xorg -nolisten"),
-        os.getpid(): (2**34, "me"),
-        4711: (3 * 2**30, "/opt/python3 train.py"),
-    }
-    nvml = Nvml(processes)
-    found = holders.others_on(BUS, nvml)
+def test_others_come_by_what_they_hold_and_not_this_process(smi: Path) -> None:
+    lines = "7, 1, /usr/bin/Xorg -nolisten", f"{os.getpid()}, 16384, me", "4711, 3072, /opt/python3 train.py, fast"
+    (smi / "--query-compute-apps").write_text("\n".join(lines) + "\n")
+    found = holders.others_on(BUS)
     assert list(map(str, found)) == ["python3 (process 4711) 3.0 GiB", "Xorg (process 7) 1.0 MiB"]
-    assert nvml.opened == 0
 
 
-def test_what_is_not_shown_is_left_out() -> None:
-    (found,) = holders.others_on(BUS, Nvml({7: (2**64 - 1, "")}))
+def test_what_is_not_shown_is_left_out(smi: Path) -> None:
+    (smi / "--query-compute-apps").write_text("7, [N/A], [Not Found]\n")
+    (found,) = holders.others_on(BUS)
     assert str(found) == "unnamed (process 7)"
     assert holders.describe_holders(()) == ""
     many = tuple(holders.Holder(pid, "a", 1024) for pid in range(6))
     assert holders.describe_holders(many).endswith("a (process 3) 1.0 KiB and 2 more")
 
 
-@pytest.mark.parametrize("broken", ["init", "processes"])
-def test_where_nobody_can_tell_there_are_none(broken: str) -> None:
-    assert holders.others_on(BUS, Nvml({7: (1, "a")}, broken)) == ()
-    assert holders.others_on("0000:02:00.0", Nvml({7: (1, "a")})) == ()
-    assert holders.others_on(BUS) == ()
+def test_free_memory_is_known_without_a_context(smi: Path) -> None:
+    (smi / "--query-gpu").write_text("300\n")
+    assert holders.free_on(BUS) == 300 * 2**20 and holders.free_on("0000:02:00.0") is None
+    (smi / "--query-gpu").write_text("[N/A]\n")
+    assert holders.free_on(BUS) is None
 
 
-def test_free_memory_is_known_without_a_context() -> None:
-    assert holders.free_on(BUS, Nvml({})) == 300 * 2**20
-    assert holders.free_on(BUS, Nvml({}, broken="memory")) is None
-    assert holders.free_on(BUS, Nvml({}, broken="init")) is None
-    assert holders.free_on("0000:02:00.0", Nvml({})) is None
+def test_where_nobody_can_tell_there_are_none(smi: Path) -> None:
+    for _ in range(2):
+        assert holders.others_on(BUS) == () and holders.free_on(BUS) is None
+        (smi / "nvidia-smi").unlink(missing_ok=True)

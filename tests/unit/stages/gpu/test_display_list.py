@@ -17,9 +17,7 @@ class Memory:
     def __init__(self, list_bytes: int = 1 << 16, tiles_bytes: int = 1 << 14) -> None:
         self.waits = 0
         self.region = display_list.Region(np.zeros(list_bytes, np.uint8), BASE)
-        halves = [display_list.Region(np.zeros(tiles_bytes, np.uint8), TILES + n * tiles_bytes) for n in (0, 1)]
-        self.regions = [self.region, *halves]
-        self.tiles = display_list.Tiles((halves[0], halves[1]), self._wait)
+        self.tiles = display_list.Tiles(display_list.Region(np.zeros(tiles_bytes, np.uint8), TILES), self._wait)
 
     def packed(self, *shapes: Shape, size: tuple[int, int] = (320, 240)) -> display_list.PackedList:
         listed = display_list.DisplayList(size, self.region, self.tiles)
@@ -27,7 +25,7 @@ class Memory:
         return listed.finish()
 
     def read(self, address: int, nbytes: int) -> bytes:
-        for region in self.regions:
+        for region in (self.region, self.tiles.region):
             start = address - region.address
             if start >= 0 and start + nbytes <= region.used:
                 return region.host[start : start + nbytes].tobytes()
@@ -78,12 +76,12 @@ def test_a_word_that_comes_again_is_where_it_was() -> None:
     assert again[0][6] == first[0][6] and memory.tiles.region.used == used
 
 
-def test_the_older_tiles_go_when_three_quarters_are_full_and_nothing_reads_them() -> None:
+def test_tiles_go_when_three_quarters_are_full_and_nothing_reads_them() -> None:
     memory = Memory(list_bytes=1 << 20, tiles_bytes=1 << 13)
     found = []
     for number in range(200):
         memory.region.used = 0
-        memory.tiles.switch_if_full()
+        memory.tiles.empty_if_full()
         packed = memory.packed(label(f"word {number}"), label("always"))
         found.append(memory.items(packed)[1][6])
     assert memory.waits > 3 and len(set(found)) <= memory.waits + 1
