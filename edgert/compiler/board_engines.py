@@ -183,7 +183,7 @@ class BundleEngines:
                 cached = engine_checks.cached_checks(self._store, made.key, mode, ran=self._opens)
             try:
                 if cached is not None and self._policy == "strict":  # it may have been cached under "warn"
-                    engine_checks.check_placement(spec.request, made, self._policy)
+                    engine_checks.check_placement(spec.request, made.result, self._policy)
                 found = cached or self._run_checks(config, spec, made, opened)
             except EdgertError:
                 if opened is not None:
@@ -200,7 +200,7 @@ class BundleEngines:
     def _run_checks(
         self, config: ModelConfig, spec: EngineSpec, made: BuiltEngine, opened: TrtEngine | None
     ) -> Mapping[str, Any]:
-        found: dict[str, Any] = {"placement": engine_checks.check_placement(spec.request, made, self._policy)}
+        found: dict[str, Any] = {"placement": engine_checks.check_placement(spec.request, made.result, self._policy)}
         if spec.input is not None:
             found["input"] = spec.input.describe(made.request.formats)
         if opened is not None:

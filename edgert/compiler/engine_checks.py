@@ -9,9 +9,9 @@ import logging
 import statistics
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import closing
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict
 from typing import Any, Literal
 
 from edgert.backend.base import Store, cache_content
@@ -38,53 +38,11 @@ Source = Literal["inspector", "log", ""]
 _SHOWN = 5
 
 
-@dataclass(frozen=True, slots=True)
-class NodePlacement:
-    """Planned and actual place of one node.
-
-    Attributes:
-        node: name of the node.
-        planned: planned accelerator, ``gpu``, ``dla0`` or ``dla1``.
-        actual: actual accelerator; empty if it became no layer, because it was folded or does nothing.
-        reason: TensorRT's reason from its log, if the two differ.
-    """
-
-    node: str
-    planned: str
-    actual: str
-    reason: str = ""
-
-    @property
-    def misplaced(self) -> bool:
-        """Whether it runs elsewhere than planned."""
-        return bool(self.actual) and self.actual != self.planned
-
-
-@dataclass(frozen=True, slots=True)
-class Verification:
-    """Comparison of an engine's placement with the plan.
-
-    Attributes:
-        nodes: all nodes in the order in which they run.
-        facts: layers of the engine.
-        source: source of these facts: ``inspector``, ``log``, or empty if they are unknown.
-    """
-
-    nodes: tuple[NodePlacement, ...]
-    facts: engine_layers.EngineFacts
-    source: Source
-
-    @property
-    def misplaced(self) -> tuple[NodePlacement, ...]:
-        """Nodes that run elsewhere than planned."""
-        return tuple(node for node in self.nodes if node.misplaced)
-
-
-def verify(request: BuildRequest, result: BuildResult, policy: Policy = "strict") -> Verification:
-    """Compare planned and actual accelerators, node by node.
+def check_placement(request: BuildRequest, result: BuildResult, policy: Policy = "strict") -> dict[str, Any]:
+    """Compare planned and actual accelerators, node by node; return them as plain data.
 
     Args:
-        request: request for the engine.
+        request: request for the engine; the engine may be built from a relaxed one.
         result: built engine.
         policy: ``strict`` raises an error for differences, ``warn`` logs them.
 
@@ -97,20 +55,30 @@ def verify(request: BuildRequest, result: BuildResult, policy: Policy = "strict"
     if facts is None or not facts.detailed:  # for an engine that cannot be opened, there is only the log's summary
         facts = engine_layers.logged_facts(result.log)
         source = "log" if facts.layers else ""
-    actual = engine_layers.accelerators(facts, request.nodes)
+    found = engine_layers.accelerators(facts, request.nodes)
     dla = "dla" if request.dla_core is None else f"dla{request.dla_core}"
+    planned = {name: request.placement.get(name, GPU) for name in request.nodes}
+    actual = {name: found.get(name, "").replace("dla", dla) for name in request.nodes}  # "" became no layer
     why = _reasons(request, result)
-    nodes = []
-    for name in request.nodes:
-        node = NodePlacement(name, request.placement.get(name, GPU), actual.get(name, "").replace("dla", dla))
-        nodes.append(replace(node, reason=why.get(name, "")) if node.misplaced else node)
-    verification = Verification(tuple(nodes), facts, source)
-    error = _placement_error(request, verification)
+    misplaced = [
+        [name, planned[name], actual[name], why.get(name, "")]
+        for name in request.nodes
+        if actual[name] and actual[name] != planned[name]
+    ]
+    error = _placement_error(request, source, misplaced)
     if error is not None and policy == "strict":
         raise error
     if error is not None:
         log.warning("%s", error)
-    return verification
+    before, after = Counter(planned.values()), Counter(actual.values())
+    return {
+        "source": source,
+        "misplaced": misplaced,
+        "layers": len(facts.layers),
+        "reformats": facts.reformats,
+        "loadables": facts.loadables,
+        "nodes": {name: {"planned": before[name], "actual": after[name]} for name in sorted({*before, *after})},
+    }
 
 
 def _reasons(request: BuildRequest, result: BuildResult) -> Mapping[str, str]:
@@ -126,24 +94,25 @@ def _reasons(request: BuildRequest, result: BuildResult) -> Mapping[str, str]:
     return found
 
 
-def _placement_error(request: BuildRequest, verification: Verification) -> PlacementError | None:
+def _placement_error(
+    request: BuildRequest, source: Source, misplaced: Sequence[Sequence[str]]
+) -> PlacementError | None:
     if request.dla_core is None:
         return None
-    if not verification.source:
+    if not source:
         return PlacementError(
             f"cannot tell where the layers of {request.title} run",
             why="the engine could not be opened, and its build log has no summary",
             where=request.title,
             fix="build on the board itself",
         )
-    misplaced = verification.misplaced
     if not misplaced:
         return None
-    first = misplaced[0]
-    names = ", ".join(f"{node.node!r}" for node in misplaced[:_SHOWN]) + (" …" if len(misplaced) > _SHOWN else "")
+    first, planned, actual, reason = misplaced[0]
+    names = ", ".join(f"{node!r}" for node, *_ in misplaced[:_SHOWN]) + (" …" if len(misplaced) > _SHOWN else "")
     return PlacementError(
-        f"{len(misplaced)} of {len(verification.nodes)} nodes run elsewhere than planned: {names}",
-        why=f"{first.node!r} runs on {first.actual}, not {first.planned}: {first.reason or 'TensorRT gives no reason'}",
+        f"{len(misplaced)} of {len(request.nodes)} nodes run elsewhere than planned: {names}",
+        why=f"{first!r} runs on {actual}, not {planned}: {reason or 'TensorRT gives no reason'}",
         where=request.title,
         fix="place these nodes on the GPU, or accept it without --strict",
     )
@@ -154,25 +123,6 @@ ENGINE_TOLERANCE: Mapping[str, float] = {"fp32": 1e-2, "fp16": 2e-2, "int8": 0.7
 GPU computes float32 in TF32, whose 11 bits round by 2^-11 = 0.0005 in each layer: 0.005 after 100 layers, as
 independent errors add up. FP16 and INT8: as in :data:`edgert.compiler.model_steps.TOLERANCE`."""
 _WARM_UP, _RUNS = 3, 30
-
-
-def check_placement(requested: BuildRequest, made: BuiltEngine, policy: Policy) -> dict[str, Any]:
-    """Return the places of nodes, compared with ``requested``; the engine may be built from a relaxed request.
-
-    Raises:
-        PlacementError: with ``strict``, nodes run elsewhere, or their places are unknown.
-    """
-    found = verify(requested, made.result, policy)
-    planned, actual = Counter(one.planned for one in found.nodes), Counter(one.actual for one in found.nodes)
-    names = sorted({*planned, *actual})  # "" is for nodes that became no layer
-    return {
-        "source": found.source,
-        "misplaced": [[one.node, one.planned, one.actual, one.reason] for one in found.misplaced],
-        "layers": len(found.facts.layers),
-        "reformats": found.facts.reformats,
-        "loadables": found.facts.loadables,
-        "nodes": {name: {"planned": planned[name], "actual": actual[name]} for name in names},
-    }
 
 
 def compare_outputs(engine: TrtEngine, reference: Model, config: ModelConfig, precision: str) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from edgert.backend.tensorrt.engine_cache import CacheEntry
 from edgert.backend.tensorrt.engine_layers import accelerators, engine_facts, layer_times
 from edgert.backend.tensorrt.library import Library, load
 from edgert.board.devices import cuda_driver
-from edgert.compiler.engine_checks import verify
+from edgert.compiler.engine_checks import check_placement
 from edgert.errors import BuildError, DeviceError
 from edgert.files import FileStore
 from edgert.graph import Model, read, write
@@ -166,7 +166,7 @@ def test_the_inspector_knows_every_node(library: Library) -> None:
     result = build(request, wanted="tensorrt_rtx" if library.kind == "rtx" else "tensorrt")
     facts = engine_facts(result.inspector)
     assert facts.detailed and set(accelerators(facts, request.nodes).values()) == {"gpu"}
-    assert verify(request, result).misplaced == ()
+    assert check_placement(request, result)["misplaced"] == []
 
 
 def test_a_timing_cache_is_taken_again(library: Library) -> None:
@@ -288,7 +288,7 @@ def test_dla(library: Library, opened: Any, where: str) -> None:
     typed, options = as_precision(model, library, "fp16")
     request = request_of(typed, placement=dict.fromkeys(placed, "dla0"), pools=Pools(dla_sram_bytes=1 << 20), **options)
     result = built(library, request)
-    found = verify(request, result, "strict" if where == "mixed" or library.kind == "weak" else "warn")
-    session = opened(result, dla_core=0, loadables=found.facts.loadables).session()
+    found = check_placement(request, result, "strict" if where == "mixed" or library.kind == "weak" else "warn")
+    session = opened(result, dla_core=0, loadables=found["loadables"]).session()
     session.inputs["x"][...] = image()
-    assert found.facts.loadables == 1 and off(session.run()[0], exact(model, image())) <= TOLERANCE["fp16"]
+    assert found["loadables"] == 1 and off(session.run()[0], exact(model, image())) <= TOLERANCE["fp16"]

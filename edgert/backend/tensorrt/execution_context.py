@@ -139,7 +139,7 @@ class Context:
         self._trt: Trt = trt
         self._engine: ICudaEngine = engine
         self._context: IExecutionContext = context
-        self._stream, self._index, self._title = stream, index, title
+        self._stream, self._index, self._title, self._shapes = stream, index, title, shapes
         self._context.set_optimization_profile_async(index, stream.handle)
         stream.synchronize()  # shapes may be set only after the profile
         names = [str(self._engine.get_tensor_name(at)) for at in range(self._engine.num_io_tensors)]
@@ -147,6 +147,10 @@ class Context:
         self.inputs = tuple(name for name in names if self._engine.get_tensor_mode(name) == mode)
         self._set_shapes(shapes)
         self.layouts: Mapping[str, Layout] = {name: self._layout(name) for name in names}
+
+    def is_for(self, shapes: Shapes, stream: Stream) -> bool:
+        """Return whether the context runs these shapes of the same profile on this stream."""
+        return shapes is self._shapes and stream is self._stream
 
     def bind(self, blocks: Mapping[str, Block]) -> None:
         """Set the address of each tensor, by name. Raises DeviceError for memory that TensorRT does not accept."""

@@ -3,7 +3,7 @@
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -12,7 +12,7 @@ from edgert.backend.gpu import GpuTensor, HostSides, OnHost
 from edgert.backend.tensorrt.execution_context import Context, Layout
 from edgert.errors import ModelError
 from edgert.memory import aligned_empty
-from edgert.memory.cuda import CudaDevice, Stream, tensor_kind
+from edgert.memory.cuda import CudaDevice, Stream
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -143,20 +143,6 @@ class TrtSession:
             shapes = {name: (rows, *one.tensor.shape[1:]) for name, one in self._inputs.items()}
             with self.device:
                 self._contexts[rows] = self._bind(self._open_context(shapes))
-
-    def place(self, on_host: OnHost) -> None:
-        """Reallocate tensors to suit those that the host uses, before the first run. Raises DeviceError."""
-        for bound, is_input in ((self._inputs, True), (self._outputs, False)):
-            for name, one in bound.items():
-                old, for_host = one.tensor.block, _is_on_host(on_host, is_input)
-                if old.is_staged != (tensor_kind(self.device.kind, for_host, self.device.tensors) == "staged"):
-                    block = self.device.tensor_block(old.nbytes, for_host=for_host)
-                    bound[name] = replace(one, tensor=replace(one.tensor, block=block))
-                    old.release()
-        self.inputs_on_gpu = {name: one.tensor for name, one in self._inputs.items()}
-        self.outputs_on_gpu = tuple(one.tensor for one in self._outputs.values())
-        for context in self._contexts.values():
-            self._bind(context)
 
     def profile(self, sink: Callable[[str, float], object]) -> None:
         """Call ``sink`` with name and milliseconds of every layer in later runs of all rows, which become slower."""

@@ -83,10 +83,6 @@ class OpenPlan:
         ours = [name for name in names if self._engine.get_tensor_mode(name) == wanted]
         return {name: tuple(self._engine.get_tensor_shape(name)) for name in ours}
 
-    def dtype(self, name: str) -> str:
-        """Return NumPy's name of a tensor's type. Raises ModelError for a type that NumPy lacks."""
-        return execution_context.dtype_of(self._engine, name, self._title)
-
     def context(self, index: int, shapes: Shapes, stream: Stream) -> execution_context.Context:
         """Return a new execution context for input shapes within an optimization profile, on a stream.
 
@@ -237,7 +233,6 @@ class TrtEngine:
         self.refinements: list[Refinement] = []
         self.is_open = True
         self._sessions: list[TrtSession] = []
-        self._spare: list[TrtSession] = []
         self.recordable = loadables == 0
         inputs, outputs = list(self._plan.shapes("INPUT").values()), self._plan.shapes("OUTPUT")
         has_open_batch = bool(inputs) and all(shape and shape[0] < 0 for shape in inputs)
@@ -246,15 +241,22 @@ class TrtEngine:
         self.batched = share_first_dimension(inputs, list(outputs.values()))
         if of_rows:
             self.batched = tuple(all(shapes[name][:1] == (rows,) for rows, shapes in of_rows) for name in outputs)
+        self._first: execution_context.Context | None = None  # of the first profile, until a session takes it
         try:
-            first = self._create_session(self.profiles[0])  # it has the tensors of the first profile
+            main = self._queue_of(0)
+            with device, main.exclusive:
+                first = self._open_context(self.profiles[0], main.stream, self._profiles[self.profiles[0]])
         except BaseException:
             self.close()
             raise
-        self._spare.append(first)
-        tensors = first.inputs_on_gpu.items()
-        self.inputs = tuple(Tensor(name, one.shape, "float32" if one.scale else one.dtype) for name, one in tensors)
-        self.outputs = tuple(Tensor(one.name, one.shape, self._plan.dtype(one.name)) for one in first.outputs_on_gpu)
+        self._first = first
+        scaled = [name for name, layout in first.layouts.items() if self._scales.get(name) and layout.dtype == "int8"]
+        tensors = {
+            name: Tensor(name, layout.shape, "float32" if name in scaled else layout.dtype)
+            for name, layout in first.layouts.items()
+        }
+        self.inputs = tuple(one for name, one in tensors.items() if name in first.inputs)
+        self.outputs = tuple(one for name, one in tensors.items() if name not in first.inputs)
         self.outputs_known = True
         core = self._plan.dla_core if loadables else None
         info = {"backend": "tensorrt", "version": library.version, "dla_core": core, "loadables": loadables}
@@ -271,11 +273,7 @@ class TrtEngine:
         if not self.is_open:
             raise closed_error(self.title)
         name = checked_profile(profile, self.profiles, self.title)
-        is_first = not queue_index and name == self.profiles[0]
-        spare = self._spare.pop() if self._spare and is_first else None  # opened with the engine
-        if spare is not None:
-            spare.place(self._host_tensors(on_host))
-        session = spare or self._create_session(name, on_host, queue_index)
+        session = self._create_session(name, on_host, queue_index)
         if on_host == "all":  # callers on the host do not refine the engine, which would open these contexts
             try:
                 with self.device.recording, session.exclusive:
@@ -287,10 +285,6 @@ class TrtEngine:
                 raise
         return session
 
-    def _host_tensors(self, on_host: OnHost) -> OnHost:
-        """Return the tensors that the host uses: all with a DLA, whose tensors are shared with the host."""
-        return "all" if self.loadables else on_host
-
     def _queue_of(self, queue_index: int) -> Queue:
         """Return a queue. Work of different queues may run at the same time; a DLA core has one job at a time."""
         if self._queue is not None:
@@ -299,7 +293,7 @@ class TrtEngine:
             self._queues.append(Queue(self.device.stream(), threading.RLock()))
         return self._queues[queue_index]
 
-    def _create_session(self, name: str, on_host: OnHost = "none", queue_index: int = 0) -> TrtSession:
+    def _create_session(self, name: str, on_host: OnHost, queue_index: int) -> TrtSession:
         queue = self._queue_of(queue_index)
         sizes = sorted(rows for profile, rows in self._others if profile == name and rows)
         if name != self.profiles[0]:
@@ -317,7 +311,7 @@ class TrtEngine:
                 recordable=self.recordable,
                 title=self.title,
                 profile_name=name,
-                on_host=self._host_tensors(on_host),
+                on_host="all" if self.loadables else on_host,  # a DLA's tensors are shared with the host
             )
         self._sessions.append(session)
         return session
@@ -356,13 +350,16 @@ class TrtEngine:
         for session in self._sessions:
             session.close()
         self._sessions.clear()
-        self._spare.clear()
+        self._first = None
         self.is_open = False
         with self.device:
             for plan in (self._plan, *self._others.values()):
                 plan.close()
 
     def _open_context(self, name: str, stream: Stream, shapes: Shapes) -> execution_context.Context:
+        if (first := self._first) is not None and first.is_for(shapes, stream):
+            self._first = None
+            return first
         rows = next((shape[0] for shape in shapes.values() if shape), 0)
         plan = self._others.get((name, rows)) or self._others.get((name, 0)) or self._plan
         return plan.context(0 if self._others else self.profiles.index(name), shapes, stream)

@@ -43,7 +43,41 @@ def why_not_single_output(outputs: Sequence[GpuTensor], dtypes: Sequence[str] = 
     )
 
 
-class GpuReader(ABC):
+class Reader(ABC):
+    """Reader of an engine's outputs, which returns records on the host."""
+
+    is_quick: ClassVar[bool] = False
+    """Whether decoding takes the GPU less time than launching a separate CUDA graph for it takes the host."""
+    _decoder: Any
+
+    @abstractmethod
+    def enqueue(self, rows: int, stream: Stream) -> None:
+        """Enqueue decoding and copies of the first ``rows`` images. Does not wait."""
+
+    def set_transforms(self, geometries: Sequence[Geometry]) -> None:  # noqa: B027 - most have the host do that
+        """Set the transforms of the rows' images to source pixels. Call it before each run that is read."""
+
+    @abstractmethod
+    def copy_sizes(self, rows: int) -> Sequence[int]:
+        """Return the bytes of each copy to the host that :meth:`enqueue` puts on the stream."""
+
+    @abstractmethod
+    def read(self, geometries: Sequence[Geometry]) -> list[Record]:
+        """Return the records in source pixels, as new arrays. Call it after the stream's work is done."""
+
+    def accepts(self, decoder: Any) -> bool:
+        """Return whether :meth:`switch_decoder` can switch to another decoder of the same outputs."""
+        return True
+
+    def switch_decoder(self, decoder: Any) -> None:
+        """Read as another decoder does from the next run on. The streams' work is done; recorded graphs stay."""
+        self._decoder = decoder
+
+    def close(self) -> None:  # noqa: B027 - outputs belong to the session
+        """Free its memory. The stream's work must be done."""
+
+
+class GpuReader(Reader):
     """Decoder of a batch on the GPU, with the same results as ``decoder`` on the host.
 
     The outputs, in the model's order and batch first, must outlive it. Raises ModelError: the kernels cannot decode
@@ -54,15 +88,13 @@ class GpuReader(ABC):
     """Name of the ``.cu`` file with the kernels, without its suffix."""
     is_small: ClassVar[bool] = True
     """Whether kernels write the answer into mapped host memory, because a copy would take longer than decoding."""
-    is_quick: ClassVar[bool] = False
-    """Whether decoding takes the GPU less time than launching a separate CUDA graph for it takes the host."""
 
     def __init__(self, decoder: Any, outputs: Sequence[GpuTensor], network: Size, kernels: Kernels) -> None:
         if reason := self.unsupported(decoder, outputs, network):
             raise ModelError(
                 "this output cannot be decoded on the GPU", why=reason, fix="decode it on the host: HostReader"
             )
-        self._decoder: Any = decoder
+        self._decoder = decoder
         self.rows, self._device, self._kernels = outputs[0].shape[0], kernels.device, kernels
         self._live: Block | None = None
 
@@ -72,36 +104,22 @@ class GpuReader(ABC):
         """Return why the kernels cannot decode these outputs; empty if they can."""
 
     def enqueue(self, rows: int, stream: Stream) -> None:
-        """Enqueue decoding of the first ``rows`` images and the copy of the answer. Does not wait."""
         self._launch(rows, stream)
         self._out.download(stream, rows * self._pitch)
 
-    def set_transforms(self, geometries: Sequence[Geometry]) -> None:  # noqa: B027 - most have the host do that
-        """Set the transforms of the rows' images to source pixels. Call it before each run that is read."""
-
     def copy_sizes(self, rows: int) -> Sequence[int]:
-        """Return the bytes of each copy to the host that :meth:`enqueue` puts on the stream."""
         return [rows * self._pitch] if self._out.is_staged else []
 
     def read(self, geometries: Sequence[Geometry]) -> list[Record]:
-        """Return the records in source pixels, as new arrays. Call it after the stream's work is done."""
         return [self._record(row, geometry) for row, geometry in enumerate(geometries)]
 
-    def accepts(self, decoder: Any) -> bool:
-        """Return whether :meth:`switch_decoder` can switch to another decoder of the same outputs."""
-        return True
-
     def switch_decoder(self, decoder: Any) -> None:
-        """Read as another decoder does from the next run on. Recorded graphs stay: they read its numbers from memory.
-
-        The streams' work must be done.
-        """
-        self._decoder = decoder
+        """See :meth:`Reader.switch_decoder`: recorded graphs read the decoder's numbers from memory."""
+        super().switch_decoder(decoder)
         if self._live is not None:
             self._write(self._live, self._live_values(decoder))
 
     def close(self) -> None:
-        """Free the memory. The stream's work must be done."""
         self._out.release()
         if self._live is not None:
             self._live.release()

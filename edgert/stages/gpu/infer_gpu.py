@@ -6,7 +6,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 import numpy as np
 
@@ -17,6 +17,7 @@ from edgert.policy import run_sizes
 from edgert.runtime import Frame, Record
 from edgert.stages.crop import Geometry
 from edgert.stages.gpu.gpu_preprocess import GpuPreprocessor, ReadyFrame, hold
+from edgert.stages.gpu.gpu_reader import Reader
 from edgert.stages.gpu.upload import Uploader, is_shared
 from edgert.stages.gpu.waiting import RunTimer, WaitMode, wait_methods
 from edgert.tracing import HERE
@@ -25,31 +26,6 @@ log = logging.getLogger("edgert.gpu")
 
 SLOTS = 3
 """Number of sets of tensors: one is read, one may wait to be read, and one is filled."""
-
-
-class Reader(Protocol):
-    """Reader of an engine's outputs, which returns records on the host."""
-
-    def set_transforms(self, geometries: Sequence[Geometry]) -> None:
-        """Set the transforms of the rows' images to source pixels. Call it before each run that is read."""
-
-    def enqueue(self, rows: int, stream: Stream) -> None:
-        """Enqueue decoding and copies of the first ``rows`` images. Does not wait."""
-
-    def copy_sizes(self, rows: int) -> Sequence[int]:
-        """Return the bytes of each copy to the host that :meth:`enqueue` puts on the stream."""
-
-    def read(self, geometries: Sequence[Geometry]) -> list[Record]:
-        """Return the records as new arrays. Call it after the stream's work is done."""
-
-    def accepts(self, decoder: Any) -> bool:
-        """Return whether :meth:`switch_decoder` can switch to another decoder of the same outputs."""
-
-    def switch_decoder(self, decoder: Any) -> None:
-        """Read as another decoder does from the next run on. The streams' work is done; recorded graphs stay."""
-
-    def close(self) -> None:
-        """Free its memory."""
 
 
 _PAUSES_S = 0.0, 0.0, 0.01

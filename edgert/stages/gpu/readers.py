@@ -14,23 +14,19 @@ from edgert.stages.decode.decoder import Decoder, Size, image_outputs
 from edgert.stages.decode.kinds import SubsetDecoder
 from edgert.stages.decode.rows import RowHead
 from edgert.stages.gpu import gpu_detections, gpu_rows, gpu_scores
-from edgert.stages.gpu.gpu_reader import GpuReader
+from edgert.stages.gpu.gpu_reader import GpuReader, Reader
 from edgert.stages.gpu.kernels import Kernels
 
 
-class HostReader:
+class HostReader(Reader):
     """Download of all outputs of the processed rows, for decoders without a kernel."""
 
     def __init__(self, outputs: Sequence[GpuTensor], batched: Sequence[bool], decoder: Decoder) -> None:
         self._outputs, self._batched, self._decoder = tuple(outputs), tuple(batched), decoder
 
     def enqueue(self, rows: int, stream: Stream) -> None:
-        """Enqueue the copies, of which there are none if host and GPU share the memory."""
         for tensor, nbytes in zip(self._outputs, self._sizes(rows), strict=True):
             tensor.block.download(stream, nbytes)
-
-    def set_transforms(self, geometries: Sequence[Geometry]) -> None:
-        """Do nothing: the decoder gets the geometries when it reads."""
 
     def copy_sizes(self, rows: int) -> Sequence[int]:
         return [
@@ -41,15 +37,6 @@ class HostReader:
         arrays = [tensor.host for tensor in self._outputs]
         images = [image_outputs(arrays, self._batched, row) for row in range(len(geometries))]
         return [self._decoder(image, geometry) for image, geometry in zip(images, geometries, strict=True)]
-
-    def accepts(self, decoder: Decoder) -> bool:
-        return True
-
-    def switch_decoder(self, decoder: Decoder) -> None:
-        self._decoder = decoder
-
-    def close(self) -> None:
-        """Free nothing: the outputs belong to the session."""
 
     def _sizes(self, rows: int) -> list[int]:
         """Return the bytes of each output, and of only the first ``rows`` if it has a batch dimension."""

@@ -11,7 +11,7 @@ from edgert.backend.tensorrt.build_process import BuildResult
 from edgert.backend.tensorrt.build_request import BuildRequest
 from edgert.backend.tensorrt.log import LogRecord
 from edgert.backend.tensorrt.network import Layer
-from edgert.compiler.engine_checks import NodePlacement, verify
+from edgert.compiler.engine_checks import check_placement
 from edgert.compiler.model_steps import BOXES_TOLERANCE, BOXES_TOLERANCE_INT8, TOLERANCE, distance, tolerance
 from edgert.errors import BuildError, PlacementError
 from tests.helpers.trt_log import parse_log
@@ -48,64 +48,63 @@ ELSEWHERE = result(engine("conv", "resize head"), parse_log(MOVED))
 
 
 def test_as_planned() -> None:
-    found = verify(REQUEST, AS_PLANNED)
-    assert found.misplaced == () and found.source == "inspector"
-    assert (found.facts.loadables, found.facts.reformats) == (1, 1)
-    assert [(one.node, one.planned, one.actual) for one in found.nodes] == [
-        ("conv", "dla0", "dla0"),
-        ("resize", "dla0", "dla0"),
-        ("head", "gpu", "gpu"),
-        ("const", "gpu", ""),
-    ]
+    found = check_placement(REQUEST, AS_PLANNED)
+    assert found["misplaced"] == [] and found["source"] == "inspector"
+    assert (found["layers"], found["loadables"], found["reformats"]) == (3, 1, 1)
+    assert found["nodes"] == {  # one node of the plan became no layer
+        "": {"planned": 0, "actual": 1},
+        "dla0": {"planned": 2, "actual": 2},
+        "gpu": {"planned": 2, "actual": 1},
+    }
 
 
 def test_strict_names_the_node_and_the_reason() -> None:
     with pytest.raises(PlacementError, match="1 of 4 nodes run elsewhere than planned: 'resize'") as caught:
-        verify(REQUEST, ELSEWHERE)
+        check_placement(REQUEST, ELSEWHERE)
     assert "runs on gpu, not dla0" in caught.value.why and "half pixel" in caught.value.why
     assert caught.value.where == "parts.onnx"
 
 
 def test_warn_says_it_and_goes_on(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING, logger="edgert.steps"):
-        found = verify(REQUEST, ELSEWHERE, "warn")
+        found = check_placement(REQUEST, ELSEWHERE, "warn")
     assert "'resize'" in caplog.text
-    (moved,) = found.misplaced
-    assert moved == NodePlacement("resize", "dla0", "gpu", moved.reason) and "half pixel" in moved.reason
+    ((*moved, reason),) = found["misplaced"]
+    assert moved == ["resize", "dla0", "gpu"] and "half pixel" in reason
 
 
 def test_the_log_is_enough() -> None:
     log = parse_log("[I] [TRT] [DlaLayer] {ForeignNode[conv...resize]}\n[I] [TRT] [GpuLayer] CONVOLUTION: head\n")
-    found = verify(REQUEST, result(log=log))
-    assert found.source == "log" and found.misplaced == ()
+    found = check_placement(REQUEST, result(log=log))
+    assert found["source"] == "log" and found["misplaced"] == []
 
 
 def test_names_alone_do_not_tell_but_the_log_does() -> None:
     """An inspector without details cannot say where a fused region runs."""
     log = parse_log("[I] [TRT] [DlaLayer] {ForeignNode[conv...resize]}\n[I] [TRT] [GpuLayer] CONVOLUTION: head\n")
     names = json.dumps({"Layers": ["{ForeignNode[conv...resize]}", "head"], "Bindings": []})
-    assert verify(REQUEST, result(names, log)).source == "log"
+    assert check_placement(REQUEST, result(names, log))["source"] == "log"
 
 
 def test_nobody_can_tell() -> None:
     with pytest.raises(PlacementError, match=r"cannot tell where the layers of parts\.onnx run"):
-        verify(REQUEST, result())
+        check_placement(REQUEST, result())
 
 
 def test_without_a_dla_there_is_nothing_to_tell() -> None:
-    found = verify(replace(REQUEST, placement={}), result())
-    assert found.source == "" and all(not one.misplaced for one in found.nodes)
+    found = check_placement(replace(REQUEST, placement={}), result())
+    assert found["source"] == "" and found["misplaced"] == []
 
 
 def test_refused_before_building_is_a_reason_too() -> None:
     with pytest.raises(PlacementError, match="elsewhere") as caught:
-        verify(REQUEST, result(engine("conv", "resize head"), refused=("resize",)))
+        check_placement(REQUEST, result(engine("conv", "resize head"), refused=("resize",)))
     assert "TensorRT reports that it cannot run on a DLA" in caught.value.why
 
 
 def test_an_inspector_that_cannot_be_read() -> None:
     with pytest.raises(BuildError, match="cannot read the engine inspector"):
-        verify(REQUEST, result("nonsense"))
+        check_placement(REQUEST, result("nonsense"))
 
 
 BOXES = np.array([[0, 0, 10, 10], [20, 20, 60, 70], [5, 5, 50, 90]], np.float32)
