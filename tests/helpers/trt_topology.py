@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from onnx import TensorProto, helper
 
-from edgert.backend.tensorrt import BuildRequest
+from edgert.backend.tensorrt.build_request import BuildRequest
 from edgert.graph import Model
 from tests.helpers.models import make
 

@@ -13,11 +13,14 @@ import numpy as np
 import pytest
 from onnx.reference import ReferenceEvaluator
 
-from edgert.backend.tensorrt import BuildRequest, BuildResult, Pools, Span, TrtEngine, build, request_of
+from edgert.backend.base import Span
+from edgert.backend.tensorrt.build_process import BuildResult, build
+from edgert.backend.tensorrt.build_request import BuildRequest, Pools, request_of
 from edgert.backend.tensorrt.builder import compile_engine
 from edgert.backend.tensorrt.engine_cache import CacheEntry
 from edgert.backend.tensorrt.engine_layers import accelerators, engine_facts, layer_times
 from edgert.backend.tensorrt.library import Library, load
+from edgert.backend.tensorrt.trt_engine import TrtEngine
 from edgert.board.devices import cuda_driver
 from edgert.compiler.engine_checks import check_placement
 from edgert.errors import BuildError, DeviceError

@@ -10,7 +10,10 @@ import numpy as np
 import pytest
 from onnx import TensorProto, helper
 
-from edgert.backend.tensorrt import BuildResult, Pools, Progress, Span, build, library, log, request_of
+from edgert.backend.base import Span
+from edgert.backend.tensorrt import library, log
+from edgert.backend.tensorrt.build_process import BuildResult, Progress, build
+from edgert.backend.tensorrt.build_request import Pools, request_of
 from edgert.backend.tensorrt.network import Correspondence, correspond, network_layers
 from edgert.board.devices import cuda_driver
 from edgert.errors import BuildError

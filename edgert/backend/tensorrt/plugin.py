@@ -9,7 +9,7 @@ import math
 import struct
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -18,7 +18,7 @@ from edgert.backend.tensorrt.build_request import DTYPES, NUMPY_NAMES, BuildRequ
 from edgert.board.devices import cuda_driver
 from edgert.custom_op import Operator, operators
 from edgert.errors import DeviceError
-from edgert.memory.cuda.nvrtc import DriverKernel
+from edgert.memory.cuda.driver import LoadedFunction, LoadedModule, load_driver, with_python_lock
 
 # The CUDA source of an operator, to which the struct of its kernel's arguments and functions for values are added:
 #
@@ -32,6 +32,8 @@ from edgert.memory.cuda.nvrtc import DriverKernel
 #
 # All members have eight bytes, so there is no padding.
 
+_THREADS = 256
+"""Number of threads in a block of a kernel."""
 MAX_DIMENSIONS = 8
 """Maximum number of dimensions of a TensorRT tensor: Dims::MAX_DIMS."""
 _TYPES = {
@@ -145,6 +147,12 @@ def operator_creator(trt: api.Trt, operator: Operator) -> Any:
     return OperatorCreator()
 
 
+class _StreamNumber(NamedTuple):
+    """Stream that TensorRT names by its number, which PyCUDA does not accept."""
+
+    handle: int
+
+
 class _OneKernel:
     """Methods of a plugin with one kernel, which needs no scratch memory, and whose sizes are arguments of a launch."""
 
@@ -234,7 +242,10 @@ def operator_plugin(trt: api.Trt, operator: Operator, settings: Mapping[str, Any
                 dtypes.append(NUMPY_NAMES[desc.type.name])
                 shapes.append(tuple(desc.dims))
             packed, count = kernel_arguments(operator, [*input_addresses, *output_addresses], shapes, settings)
-            _compile_kernel(operator, tuple(dtypes)).launch(packed, count, stream)
+            if count:
+                grid, block = (-(-count // _THREADS), 1, 1), (_THREADS, 1, 1)
+                kernel = _compile_kernel(operator, tuple(dtypes))
+                kernel.prepared_async_call(grid, block, _StreamNumber(stream), packed)
 
     return OperatorPlugin()
 
@@ -282,7 +293,7 @@ def _port_dtypes(ports: Sequence[Any]) -> list[str]:
 
 
 @lru_cache(maxsize=64)
-def _compile_kernel(operator: Operator, dtypes: tuple[str, ...]) -> DriverKernel:
+def _compile_kernel(operator: Operator, dtypes: tuple[str, ...]) -> LoadedFunction:
     """Return the kernel, compiled for this machine's GPU. Raises BuildError with the compiler's log, or DeviceError."""
     from edgert.memory.cuda.nvrtc import nvrtc
 
@@ -293,4 +304,5 @@ def _compile_kernel(operator: Operator, dtypes: tuple[str, ...]) -> DriverKernel
     options = [f"--gpu-architecture=sm_{architecture}"]
     name, major = operator.function.__name__, driver.version.partition(".")[0]
     compiler = nvrtc(int(major) if major else None)
-    return DriverKernel(compiler.compile(kernel_source(operator, dtypes), f"{operator}.cu", options), name)
+    binary = compiler.compile(kernel_source(operator, dtypes), f"{operator}.cu", options)
+    return LoadedModule(with_python_lock(load_driver()), binary, f"kernel {name}").get_function(name)

@@ -197,11 +197,14 @@ def module_loader(driver: Any) -> Callable[[bytes], Any]:
 
 
 class LoadedModule:
-    """Kernels that were compiled together. Their context must be current when this is made, and when it is deleted."""
+    """Kernels that were compiled together. Their context must be current when this is made, and when it is deleted.
 
-    def __init__(self, library: Any, binary: bytes) -> None:
+    ``whose`` is named in errors. Raises DeviceError if the binary is not for this GPU.
+    """
+
+    def __init__(self, library: Any, binary: bytes, whose: str = "") -> None:
         self._library, self._module = library, ctypes.c_void_p()
-        call(library, "cuModuleLoadData", ctypes.byref(self._module), binary)
+        call(library, "cuModuleLoadData", ctypes.byref(self._module), binary, whose=whose)
 
     def __del__(self) -> None:
         if self._module:
@@ -210,7 +213,8 @@ class LoadedModule:
     def get_function(self, name: str) -> LoadedFunction:
         """Return the function of that name. Raises DeviceError if there is none."""
         function = ctypes.c_void_p()
-        call(self._library, "cuModuleGetFunction", ctypes.byref(function), self._module, name.encode())
+        arguments = ctypes.byref(function), self._module, name.encode()
+        call(self._library, "cuModuleGetFunction", *arguments, whose=f"kernel {name}")
         return LoadedFunction(self, self._library, function)
 
 

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 from edgert.errors import BuildError, DeviceError
-from edgert.memory.cuda.driver import call, load_driver
 from edgert.memory.cuda.gpu_context import Context
 from edgert.memory.cuda.stream import Stream
 
@@ -115,39 +114,6 @@ def _candidates() -> Iterator[str | Path]:
     found = ctypes.util.find_library("nvrtc")
     if found:
         yield found
-
-
-THREADS = 256
-"""Number of threads in a block of :class:`DriverKernel`."""
-
-
-class DriverKernel:
-    """A compiled function that the CUDA driver launches directly in the current context, for callbacks of libraries.
-
-    TensorRT gives its plugins a stream by its number, which PyCUDA does not accept. The function has one argument, a
-    struct passed by value. Functions are those of cuda.h:
-    https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__EXEC.html.
-
-    Raises DeviceError if there is no driver, or the binary is not for this GPU.
-    """
-
-    def __init__(self, binary: bytes, name: str, library: Any = None) -> None:
-        self._library, self.name = library or load_driver(), name
-        self._module, self._function = ctypes.c_void_p(), ctypes.c_void_p()
-        self._call("cuModuleLoadData", ctypes.byref(self._module), binary)
-        self._call("cuModuleGetFunction", ctypes.byref(self._function), self._module, name.encode())
-
-    def launch(self, argument: bytes, count: int, stream: int) -> None:
-        """Enqueue one launch of at least ``count`` threads on a stream, given by its number. Raises DeviceError."""
-        if not count:
-            return
-        stored = ctypes.create_string_buffer(argument, len(argument))
-        pointers = (ctypes.c_void_p * 1)(ctypes.addressof(stored))
-        sizes = [ctypes.c_uint(size) for size in (-(-count // THREADS), 1, 1, THREADS, 1, 1, 0)]
-        self._call("cuLaunchKernel", self._function, *sizes, ctypes.c_void_p(stream), pointers, None)
-
-    def _call(self, name: str, *arguments: Any) -> None:
-        call(self._library, name, *arguments, whose=f"kernel {self.name}")
 
 
 Size3 = tuple[int, int, int]

@@ -152,7 +152,7 @@ def test_a_refused_model_goes_down_the_chain_and_strict_says_who_is_next(board: 
     assert "compile failed: TensorRT cannot parse node 'conv'" in board.progress_of("failed")[0]
     with pytest.raises(BuildError, match="cannot parse node 'conv'") as caught:
         board.finish(bundle, on=on, strict=True)
-    assert caught.value.fix.endswith("the next possible engine is used: onnxruntime")
+    assert caught.value.fix.endswith("the next possible engine is used: tensorrt, onnxruntime")
 
 
 def test_out_of_memory_says_what_was_needed(board: Board, tmp_path: Path) -> None:

@@ -14,7 +14,8 @@ import numpy as np
 import pytest
 from onnx import TensorProto, helper
 
-from edgert.backend.tensorrt import BuildRequest, Format, Pools, Span, request_of
+from edgert.backend.base import Span
+from edgert.backend.tensorrt.build_request import BuildRequest, Format, Pools, request_of
 from edgert.errors import BuildError
 from edgert.exporter.trtexec import Command, build_script, command, library_named
 from edgert.graph import Model

@@ -4,7 +4,6 @@ import os
 import threading
 import time
 from functools import partial
-from importlib import import_module
 from pathlib import Path
 from unittest.mock import Mock
 
@@ -13,7 +12,6 @@ import pytest
 from edgert.backend.tensorrt import build_process, build_request, log
 from edgert.errors import BuildError, DeviceError
 
-module = import_module("edgert.backend.tensorrt.build_process")  # the package has a function of that name
 run = partial(build_process.build, worker="tests.helpers.trt_worker")
 
 
@@ -51,7 +49,7 @@ def test_an_error_keeps_its_class() -> None:
 
 
 def test_a_process_that_cannot_be_started_leaves_no_pipe_open(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module.subprocess, "Popen", Mock(side_effect=OSError("temporarily unavailable")))
+    monkeypatch.setattr(build_process.subprocess, "Popen", Mock(side_effect=OSError("temporarily unavailable")))
     before = len(list(Path("/proc/self/fd").iterdir()))
     with pytest.raises(DeviceError, match="cannot start a process that builds an engine") as caught:
         run(request("succeed"))
@@ -60,7 +58,7 @@ def test_a_process_that_cannot_be_started_leaves_no_pipe_open(monkeypatch: pytes
 
 @pytest.mark.parametrize("deed", ["patient", "stubborn"])
 def test_canceling(deed: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "STOP_S", 0.2)
+    monkeypatch.setattr(build_process, "STOP_S", 0.2)
     cancel = threading.Event()
     started = time.monotonic()
     with pytest.raises(BuildError, match="was canceled"):
@@ -70,7 +68,7 @@ def test_canceling(deed: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_whatever_interrupts_the_wait_ends_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
     started: list[int] = []
-    popen = module.subprocess.Popen
+    popen = build_process.subprocess.Popen
 
     def remembered(*args: object, **options: object) -> object:
         process = popen(*args, **options)
@@ -80,7 +78,7 @@ def test_whatever_interrupts_the_wait_ends_the_process(monkeypatch: pytest.Monke
     def interrupt(record: log.LogRecord) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(module.subprocess, "Popen", remembered)
+    monkeypatch.setattr(build_process.subprocess, "Popen", remembered)
     with pytest.raises(KeyboardInterrupt):
         run(request("stubborn"), log=interrupt)
     with pytest.raises(ProcessLookupError):
@@ -91,7 +89,9 @@ def test_the_real_worker_without_tensorrt_tells_how_to_get_it(monkeypatch: pytes
     """A module of that name which cannot be imported, found before whatever this machine has."""
     for name in ("tensorrt", "tensorrt_rtx", "tensorrt_rtx_bindings"):
         (tmp_path / f"{name}.py").write_text("raise ImportError('libnvinfer.so.10: cannot open shared object file')")
-    monkeypatch.setattr(module.installation, "python_path", lambda: os.pathsep.join([str(tmp_path), str(Path.cwd())]))
+    monkeypatch.setattr(
+        build_process.installation, "python_path", lambda: os.pathsep.join([str(tmp_path), str(Path.cwd())])
+    )
     with pytest.raises(DeviceError, match="TensorRT cannot be used here") as caught:
         build_process.build(request("x"))
     assert "libnvinfer.so.10" in caught.value.why and "pip install tensorrt" in caught.value.fix

@@ -12,8 +12,10 @@ import numpy as np
 import pytest
 
 from edgert.backend import EngineOptions
-from edgert.backend.base import Shapes
-from edgert.backend.tensorrt import BuildRequest, BuildResult, Span, execution_context, library, trt_backend, trt_engine
+from edgert.backend.base import Shapes, Span
+from edgert.backend.tensorrt import execution_context, library, trt_backend, trt_engine
+from edgert.backend.tensorrt.build_process import BuildResult
+from edgert.backend.tensorrt.build_request import BuildRequest
 from edgert.errors import BuildError, DeviceError
 from edgert.files import FileStore
 from edgert.graph import from_bytes, inputs

@@ -19,7 +19,8 @@ from edgert.backend.tensorrt.builder import compile_engine
 from edgert.backend.tensorrt.library import library_of
 from edgert.custom_op import Operator, operator
 from edgert.errors import BuildError, DeviceError
-from edgert.memory.cuda.nvrtc import DriverKernel, nvrtc
+from edgert.memory.cuda.driver import LoadedModule
+from edgert.memory.cuda.nvrtc import nvrtc
 from tests.helpers.operators import EXAMPLE, network, only_here
 from tests.helpers.trt_double import Double, FakeLayer, FakeTensor, Script
 
@@ -164,8 +165,8 @@ class Driver:
                 return 0
             if name == "cuLaunchKernel":
                 size = 8 * (2 * (1 + plugins.MAX_DIMENSIONS) + 2)
-                reported = ctypes.string_at(arguments[9][0], size)
-                self.calls.append((name, [item.value for item in arguments[1:9]] + [reported]))
+                (pointer,) = ctypes.cast(arguments[9], ctypes.POINTER(ctypes.c_void_p * 1)).contents
+                self.calls.append((name, [*arguments[1:9], ctypes.string_at(pointer, size)]))
             else:
                 self.calls.append((name, arguments))
             return self._code
@@ -175,7 +176,7 @@ class Driver:
 
 def test_enqueue_launches_one_thread_for_each_element(monkeypatch: pytest.MonkeyPatch) -> None:
     driver, trt = Driver(), Double("10.7")
-    kernel = DriverKernel(b"cubin", mish().function.__name__, driver)
+    kernel = LoadedModule(driver, b"cubin").get_function(mish().function.__name__)
     monkeypatch.setattr(plugins, "_compile_kernel", lambda one, dtypes: kernel)
     made = plugins.operator_plugin(trt, mish(), {"alpha": 0.25})
     ports = [Port(trt, "FLOAT", (2, 3, 50))], [Port(trt, "FLOAT", (2, 3, 50))]
@@ -187,12 +188,16 @@ def test_enqueue_launches_one_thread_for_each_element(monkeypatch: pytest.Monkey
     assert struct.unpack_from("<qd", reported, len(reported) - 16) == (300, 0.25)
 
 
-def test_nothing_is_launched_for_nothing_and_failures_are_reported() -> None:
-    driver = Driver()
-    DriverKernel(b"cubin", "k", driver).launch(b"", 0, 1)
-    assert [name for name, _ in driver.calls] == ["cuModuleLoadData", "cuModuleGetFunction"]
+def test_nothing_is_launched_for_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    trt = Double("10.7")
+    monkeypatch.setattr(plugins, "_compile_kernel", None)
+    made = plugins.operator_plugin(trt, mish(), {"alpha": 0.25})
+    made.enqueue([Port(trt, "FLOAT", (0, 3))], [Port(trt, "FLOAT", (0, 3))], [4096], [8192], 0, 77)
+
+
+def test_a_kernel_that_is_not_for_this_gpu_is_named() -> None:
     with pytest.raises(DeviceError, match="cuModuleLoadData failed for kernel k") as caught:
-        DriverKernel(b"cubin", "k", Driver(209))
+        LoadedModule(Driver(209), b"cubin", "kernel k")
     assert caught.value.why == "invalid image"
 
 
