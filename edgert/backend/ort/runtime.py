@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
 from functools import lru_cache
 from types import ModuleType
 from typing import Any, BinaryIO
@@ -199,35 +200,18 @@ def _run_interruptibly(session: OrtSession) -> Sequence[base.Array]:
     """Run a session in a thread of its own, so that Ctrl-C, which Python handles in the main thread, can end it."""
     if threading.current_thread() is not threading.main_thread():
         return session.run()
-    results = list[Sequence[base.Array] | BaseException]()
-    # Not join(): Python 3.11 takes a thread whose join() was interrupted for one that has ended. A process that ends
-    # while ONNX Runtime still runs is aborted.
-    has_ended = threading.Event()
-
-    def run() -> None:
+    with ThreadPoolExecutor(1, "edgert:first-run") as pool:  # it waits for the thread: ONNX Runtime must not run on
+        outputs = pool.submit(session.run)
         try:
-            results.append(session.run())
-        except BaseException as error:  # noqa: BLE001 - the waiting thread raises it
-            results.append(error)
-        finally:
-            has_ended.set()
-
-    thread = threading.Thread(target=run, name="edgert:first-run", daemon=True)
-    thread.start()
-    try:
-        while not has_ended.wait(_POLL_S):  # short waits, as another thread may receive the signal
-            pass
-    except BaseException:
-        session.interrupt()
-        has_ended.wait()
-        raise
-    outputs = results.pop()
-    if isinstance(outputs, BaseException):
+            while not wait([outputs], _POLL_S).done:  # short waits, as another thread may receive the signal
+                pass
+        except BaseException:
+            session.interrupt()
+            raise
         try:
-            raise outputs
+            return outputs.result()
         finally:
-            del outputs  # else its traceback would keep this frame, and so the session
-    return outputs
+            del outputs  # else the traceback of an error would keep this frame, and so the session
 
 
 class OrtSession:

@@ -4,7 +4,7 @@ import hashlib
 import json
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -19,7 +19,7 @@ from edgert.backend.tensorrt.library import Library, full_version
 from edgert.board import Machine
 from edgert.board.detect import package_version
 from edgert.board.devices import CudaDriver
-from edgert.errors import ArtifactError, BuildError, DeviceError
+from edgert.errors import ArtifactError, BuildError
 from edgert.graph import Model
 
 # Facts: named properties of the machine and the request that an engine depends on.
@@ -273,8 +273,8 @@ def cached_request(store: Store, key: str) -> tuple[Facts, Precision] | None:
 # keeps them in a runtime cache:
 # https://docs.nvidia.com/deeplearning/tensorrt-rtx/latest/inference-library/work-with-runtime-cache.html.
 
-_PAUSES_S = 0.01, 0.1
-"""Pauses before the second and the third attempt to read cached kernels."""
+_PAUSES_S = 0.0, 0.01, 0.1
+"""Pauses before each attempt to read cached kernels."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -288,21 +288,15 @@ class CacheEntry:
 class KernelCache:
     """One runtime cache for all execution contexts of an engine, so that each kernel is compiled once.
 
-    It is not thread-safe: callers hold the lock of the engine's queue. It must outlive the contexts. ``synchronize``
-    waits for the GPU, and raises DeviceError while another thread records on it.
+    It is not thread-safe: callers hold the lock of the engine's queue. It must outlive the contexts.
     """
 
     def __init__(
-        self,
-        library: api.Library,
-        engine: api.ICudaEngine,
-        cache_entry: CacheEntry | None,
-        title: str,
-        synchronize: Callable[[], None],
+        self, library: api.Library, engine: api.ICudaEngine, cache_entry: CacheEntry | None, title: str
     ) -> None:
         self._trt: api.Trt = library.trt
         self._engine: api.ICudaEngine = engine
-        self._cache_entry, self._title, self._synchronize = cache_entry, title, synchronize
+        self._cache_entry, self._title = cache_entry, title
         self._config: api.IRuntimeConfig = engine.create_runtime_config()
         self._kernels: api.IRuntimeCache = self._config.create_runtime_cache()
         self._cached_bytes, self._ran = self._read(), set[object]()
@@ -345,37 +339,21 @@ class KernelCache:
     def _read(self) -> int:
         """Read the cached kernels and return their size in bytes; 0 without usable kernels.
 
-        TensorRT-RTX also fails to read valid kernels while another thread records on the GPU, or frees its memory. So a
-        failure is tried again, and kernels are only removed if the GPU accepts other work. Then they are damaged, or
-        of another release or GPU than their key says.
+        TensorRT-RTX also fails to read valid kernels while another thread records on the GPU, or frees its memory, so a
+        failure is tried again. Kernels that stay unreadable are replaced by those that are compiled now.
         """
         content = self._cache_entry.store.get(self._cache_entry.key) if self._cache_entry is not None else None
-        if content is None or self._cache_entry is None:
+        if content is None:
             log.info("%s: TensorRT-RTX compiles its kernels for this GPU, which takes seconds", self._title)
             return 0
-        for pause_s in (*_PAUSES_S, None):
+        for pause_s in _PAUSES_S:
+            time.sleep(pause_s)
             if self._kernels.deserialize(content):
                 return len(content)
             self._kernels = self._config.create_runtime_cache()
-            is_disturbed = self._is_disturbed()
-            if pause_s is not None:
-                time.sleep(pause_s)
-        if is_disturbed:
-            log.warning(
-                "%s: cached kernels cannot be read while another thread uses the GPU; they are compiled again, and "
-                "kept for the next start",
-                self._title,
-            )
-            return len(content)
-        log.warning("%s: cached kernels are not of this TensorRT-RTX and GPU, and are compiled again", self._title)
-        self._cache_entry.store.remove(self._cache_entry.key)
+        log.warning(
+            "%s: cached kernels cannot be read and are compiled again: they are of another TensorRT-RTX or GPU, or "
+            "another thread uses the GPU",
+            self._title,
+        )
         return 0
-
-    def _is_disturbed(self) -> bool:
-        """Return whether the GPU does not accept other work now, such as while a CUDA graph is recorded."""
-        try:
-            self._synchronize()
-        except DeviceError as error:
-            log.debug("%s: %s", self._title, error)
-            return True
-        return False

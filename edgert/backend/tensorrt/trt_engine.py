@@ -59,9 +59,7 @@ class OpenPlan:
                 fix="build it here: an engine only runs on the TensorRT and the kind of GPU that it was built for",
             )
         is_rtx = library.kind == "rtx"
-        self._kernels = (
-            engine_cache.KernelCache(library, self._engine, cache_entry, title, device.synchronize) if is_rtx else None
-        )
+        self._kernels = engine_cache.KernelCache(library, self._engine, cache_entry, title) if is_rtx else None
 
     @property
     def dla_core(self) -> int:

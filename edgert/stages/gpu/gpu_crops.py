@@ -5,7 +5,6 @@ have the same format.
 """
 
 from collections.abc import Sequence
-from contextlib import suppress
 from itertools import chain
 from typing import Any, ClassVar, NamedTuple
 
@@ -13,8 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from edgert.config import CropConfig, InputConfig
-from edgert.errors import BuildError
-from edgert.memory.cuda import CudaDevice, Kernel, Launch
+from edgert.memory.cuda import Kernel, Launch
 from edgert.runtime import Crops, Frame, Result
 from edgert.runtime.frame import origin_of
 from edgert.runtime.records import without_outputs
@@ -31,9 +29,8 @@ JOB = np.dtype(
      ("row", "<i4"), ("matrix", "<f4", 12)]
 )  # fmt: skip
 """Struct that ``preprocess.cu`` reads for each image."""
-_ARGUMENT_BYTES, _LARGE_BYTES, _LARGE_DRIVER = 4096, 32764, 12010
-"""Maximum bytes of a kernel's arguments: on every CUDA version, and on GPUs since Volta with CUDA from 12.1 on. Source:
-"CUDA 12.1 Supports Large Kernel Parameters", NVIDIA's technical blog, 2023."""
+_ARGUMENT_BYTES = 4096
+"""Maximum bytes of a kernel's arguments on every CUDA version."""
 I64 = npt.NDArray[np.int64]
 _SUBSAMPLED = ("i420", "nv12", "yuyv")
 
@@ -126,15 +123,6 @@ def launch_arguments(parts: Sequence[tuple[bytes, npt.NDArray[Any]]], capacity: 
     return [((header + chunk.tobytes()).ljust(room, b"\0"), len(chunk)) for chunk in chunks]
 
 
-def launch_capacity(device: CudaDevice, targets: int, rows: int) -> int:
-    """Return the maximum number of images one launch can write into ``targets`` tensors of ``rows`` rows in total."""
-    is_large = (
-        device.driver.get_driver_version() >= _LARGE_DRIVER and int(device.architecture.removeprefix("sm_")) >= 70
-    )
-    room = (_LARGE_BYTES if is_large else _ARGUMENT_BYTES) - targets * HEADER_BYTES
-    return min(room // JOB.itemsize, rows)
-
-
 class CropWriter:
     """Kernel launches that write crops of a frame into tensors of one format.
 
@@ -145,17 +133,12 @@ class CropWriter:
         self._first, self._kernels, self._count = into[0], kernels, len(into)
         self._is_aligned = all(each.definitions("nv12", True, False)["ALIGNED"] for each in into)
         self._across, self._down = (max(each.grid[axis] for each in into) for axis in (0, 1))
-        self.capacity = launch_capacity(kernels.device, len(into), sum(each.target.rows for each in into))
+        room = (_ARGUMENT_BYTES - self._count * HEADER_BYTES) // JOB.itemsize
+        self.capacity = min(room, sum(each.target.rows for each in into))
         self._compiled: dict[tuple[str, bool, bool], Kernel] = {}
 
     def compile(self) -> None:
         """Compile the kernel for NV12 frames before the first one arrives. Raises BuildError."""
-        least = min(self.capacity, (_ARGUMENT_BYTES - self._count * HEADER_BYTES) // JOB.itemsize)
-        if self.capacity > least:
-            with suppress(BuildError):  # a compiler that is older than the driver refuses large arguments
-                self._kernel("nv12", True, False)
-                return
-        self.capacity = least
         self._kernel("nv12", True, False)
 
     def launches(self, form: str, parts: Sequence[tuple[GpuPreprocessor, CropLayout]]) -> list[Launch]:
@@ -189,8 +172,8 @@ class CropModel(NamedTuple):
 class InferCropsOfModels(SimpleStage):
     """A stage that runs several models on crops of the newest detections, and adds a record for each model.
 
-    One launch writes the crops of a frame for all models whose inputs have one format, if no model has more crops than
-    rows. All models are launched before the first result is waited for.
+    One launch writes about 30 crops of a frame for all models whose inputs have one format. All models are launched
+    before the first result is waited for.
     """
 
     def __init__(self, models: Sequence[CropModel], every: int = 1) -> None:

@@ -83,11 +83,12 @@ def test_the_next_start_compiles_and_writes_nothing(store: FileStore, monkeypatc
     assert [again.double.calls.index(call) for call in order] == sorted(map(again.double.calls.index, order))
 
 
-def test_what_tensorrt_does_not_take_is_thrown_away_and_logged(store: FileStore, caplog: Any) -> None:
+def test_what_tensorrt_does_not_take_is_replaced_and_logged(store: FileStore, caplog: Any) -> None:
     store.put("kernels", b"of another release")
     with caplog.at_level(logging.WARNING):
         start = Start(store)
-    assert caplog.messages == ["parts: cached kernels are not of this TensorRT-RTX and GPU, and are compiled again"]
+    (message,) = caplog.messages
+    assert message.startswith("parts: cached kernels cannot be read and are compiled again")
     assert len(start.calls("IRuntimeCache.deserialize")) == 3  # not given up at once
     assert store.get("kernels") == repr([repr({"x": (4, 3, 2, 2)})]).encode()
 
@@ -99,23 +100,6 @@ def test_good_kernels_that_another_thread_disturbs_are_read_at_the_next_try(
     Start(store).engine.session().enqueue(4)
     again = Start(store, refused_reads=refused)
     assert len(again.double.kernels) == 1 and not caplog.messages
-
-
-def test_kernels_are_kept_while_the_gpu_refuses_ordinary_work(
-    store: FileStore, monkeypatch: pytest.MonkeyPatch, caplog: Any
-) -> None:
-    Start(store).engine.session().enqueue(4)
-    before = store.get("kernels")
-
-    def refuse(device: object) -> None:
-        raise DeviceError("work on the GPU failed", why="operation not permitted when stream is capturing")
-
-    monkeypatch.setattr(FakeDevice, "synchronize", refuse)
-    with caplog.at_level(logging.WARNING):
-        Start(store, refused_reads=3)
-    (message,) = caplog.messages
-    assert message.startswith("parts: cached kernels cannot be read while another thread uses the GPU")
-    assert store.get("kernels") == before is not None
 
 
 def test_a_store_that_cannot_be_written_costs_time_at_the_next_start_only(
