@@ -34,7 +34,9 @@ FOUR = {"default": {"x": (4, 3, 8, 8)}}
 
 
 @pytest.fixture
-def gpu() -> CudaDouble:
+def gpu(monkeypatch: pytest.MonkeyPatch) -> CudaDouble:
+    """A double; ONNX Runtime is taken for one that has CUDA."""
+    monkeypatch.setattr(cuda, "check_provider", lambda: None)
     return CudaDouble(memory_bytes=2**24)
 
 
@@ -139,20 +141,18 @@ def test_onnx_runtime_without_cuda_names_what_to_install() -> None:
     assert "no CUDA provider" in cuda.why_not()
 
 
-def test_why_not_names_what_stands_in_the_way(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cuda, "check_provider", lambda: None)
+def test_why_not_names_what_stands_in_the_way(gpu: CudaDouble, monkeypatch: pytest.MonkeyPatch) -> None:
 
     def no_driver() -> CudaDevice:
         raise DeviceError("there is no CUDA driver", why="libcuda.so.1: cannot open shared object file")
 
     monkeypatch.setattr(cuda, "open_device", no_driver)
     assert cuda.why_not() == "there is no CUDA driver: libcuda.so.1: cannot open shared object file"
-    monkeypatch.setattr(cuda, "open_device", lambda: CudaDevice(CudaDouble(), 0))
+    monkeypatch.setattr(cuda, "open_device", lambda: CudaDevice(gpu, 0))
     assert cuda.why_not() == ""
 
 
 def test_a_provider_that_does_not_start_is_an_error(gpu: CudaDouble, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cuda, "check_provider", lambda: None)
     real = open_session
     monkeypatch.setattr(
         runtime, "open_session", lambda source, settings, model, providers: real(source, settings, model)
@@ -163,7 +163,6 @@ def test_a_provider_that_does_not_start_is_an_error(gpu: CudaDouble, monkeypatch
 
 
 def test_too_little_memory_tells_plan_and_actual(gpu: CudaDouble, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cuda, "check_provider", lambda: None)
 
     def fails(*_: object) -> Any:
         raise BuildError("ONNX Runtime cannot run this model", why="CUDA failure 2: out of memory ; GPU=0")
@@ -181,7 +180,6 @@ def test_too_little_memory_tells_plan_and_actual(gpu: CudaDouble, monkeypatch: p
 def test_the_cleaned_model_is_cached_for_each_set_of_shapes(
     gpu: CudaDouble, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(cuda, "check_provider", lambda: None)
     monkeypatch.setattr(cuda, "open_on_gpu", lambda content, settings, options, model: like(content, settings, model))
     model, store, backend = models.conv(("n", 3, 8, 8)), FileStore(tmp_path), OrtCudaBackend(CudaDevice(gpu, 0))
 
@@ -250,7 +248,6 @@ def test_kernels_of_channels_last_that_cuDNN_lacks_leave_the_others(
         made.append(weakref.ref(session))
         return session
 
-    monkeypatch.setattr(cuda, "check_provider", lambda: None)
     monkeypatch.setattr(cuda, "open_on_gpu", opened)
     backend = OrtCudaBackend(CudaDevice(gpu, 0))
     if "memory" in why:
@@ -278,7 +275,6 @@ def test_no_engine_is_opened_while_anything_is_recorded_on_the_gpu(
         other.join()
         return like(content, settings, model)
 
-    monkeypatch.setattr(cuda, "check_provider", lambda: None)
     monkeypatch.setattr(cuda, "open_on_gpu", opened)
     OrtCudaBackend(device).compile(models.conv(), EngineOptions()).close()
     assert free == [False]

@@ -90,26 +90,22 @@ def test_any_number_of_rows_is_run_as_the_next_larger_size(rows: int) -> None:
     assert session.run()[0].shape == (6, 4, 8, 8)
 
 
-def test_a_context_of_each_plan_and_one_cache_of_kernels_for_its_contexts() -> None:
-    bench = Rtx()
-    engine = bench.backend.compile(MODEL, options())
-    for session in (engine.session(), engine.session()):
-        for rows in (*SIZES, 3, 5):
-            session.enqueue(rows)
-    made = [call for call in bench.double.calls if call.startswith("ICudaEngine.create_execution_context")]
-    assert len(made) == 2 * len(SIZES)
-    assert bench.double.calls.count("IRuntimeConfig.create_runtime_cache()") == len(SIZES)
-    engine.close()
-    assert bench.device.live_bytes == 0
+def contexts(bench: Rtx) -> int:
+    return sum(call.startswith("ICudaEngine.create_execution_context") for call in bench.double.calls)
 
 
-def test_contexts_of_all_sizes_are_there_before_anything_runs() -> None:
+def test_contexts_of_all_plans_are_there_before_anything_runs_and_share_a_cache_for_each() -> None:
     bench = Rtx()
     engine = bench.backend.compile(MODEL, options())
     for count in (1, 2):
-        engine.session()
-        made = [call for call in bench.double.calls if call.startswith("ICudaEngine.create_execution_context")]
-        assert len(made) == count * len(SIZES)
+        session = engine.session()
+        assert contexts(bench) == count * len(SIZES)
+        for rows in (*SIZES, 3, 5):
+            session.enqueue(rows)
+    assert contexts(bench) == 2 * len(SIZES)
+    assert bench.double.calls.count("IRuntimeConfig.create_runtime_cache()") == len(SIZES)
+    engine.close()
+    assert bench.device.live_bytes == 0
 
 
 def test_none_is_opened_while_another_thread_records() -> None:
@@ -125,10 +121,6 @@ def test_none_is_opened_while_another_thread_records() -> None:
         assert opening.is_alive() and len(bench.double.calls) == before
     opening.join()
     assert len(bench.double.calls) > before
-
-
-def contexts(bench: Rtx) -> int:
-    return sum(call.startswith("ICudaEngine.create_execution_context") for call in bench.double.calls)
 
 
 def test_sets_for_the_gpu_open_contexts_of_fewer_rows_in_a_thread_and_are_recorded_then() -> None:
@@ -229,15 +221,6 @@ def test_the_next_start_finds_all_of_them(store: FileStore) -> None:
     engine = again.backend.compile(MODEL, options(store=store))
     assert engine.info["cached"] is True and again.requests == again.reported == []
     assert len(again.double.kernels) == len(SIZES)
-
-
-def test_one_that_is_missing_is_compiled_alone(store: FileStore) -> None:
-    Rtx().backend.compile(MODEL, options(store=store))
-    (gone,) = [path for path in store.folder.iterdir() if path.read_bytes().endswith(plan(2))]
-    gone.unlink()
-    again = Rtx()
-    again.backend.compile(MODEL, options(store=store))
-    assert [one.title for one in again.requests] == ["test.onnx in batches of 2"] and again.reported == []
 
 
 def test_where_one_no_longer_opens_all_are_compiled_again(store: FileStore) -> None:

@@ -324,35 +324,41 @@ class TestEveryDialect:
             built("10.3", REQUEST, replace(SCRIPT, errors=errors))
 
 
-class TestFailure:
-    def test_a_region_that_nothing_can_run_is_named(self) -> None:
-        lines = (("ERROR", "10: Could not find any implementation for node {ForeignNode[conv...relu]}."),)
-        with pytest.raises(BuildError, match="no implementation for 'conv' to 'relu'"):
-            built("10.3", REQUEST, replace(SCRIPT, plan=None, lines=lines))
-
-    def test_memory(self) -> None:
-        lines = (("ERROR", "1: [defaultAllocator.cpp::allocate] Error Code 1: Cuda Runtime (out of memory)"),)
-        with pytest.raises(BuildError, match="ran out of memory"):
-            built("10.3", REQUEST, replace(SCRIPT, plan=None, lines=lines))
-
-    def test_int8_that_tensorrt_rtx_has_no_kernel_for(self) -> None:
-        line = "MyelinCheckException: cudnn_impl.cpp:1040: CHECK(dtype == myelinTypeFloat || dtype == myelinTypeHalf)"
-        script = replace(SCRIPT, plan=None, lines=(("ERROR", line),))
-        with pytest.raises(BuildError, match="has no INT8 kernel for a layer") as caught:
-            built("rtx-1.4", replace(REQUEST, precision="int8", explicit=True), script)
-        assert caught.value.why == line and "precision: fp16" in caught.value.fix
-
-    def test_int8_that_no_dequantize_linear_reads(self) -> None:
-        """What TensorRT-RTX 1.4.0.76 logs about an Identity of int8."""
-        line = "Internal Error (Node {ForeignNode[y]} cannot be quantized by x. You might want to add a DQ node"
-        with pytest.raises(BuildError, match="supports int8 inputs only if a DequantizeLinear reads them") as caught:
-            built("rtx-1.4", REQUEST, replace(SCRIPT, plan=None, lines=(("ERROR", line),)))
-        assert caught.value.why == line and "another type" in caught.value.fix
-
-    def test_whatever_else_it_logs(self) -> None:
-        with pytest.raises(BuildError, match="built no engine") as caught:
-            built("10.3", REQUEST, replace(SCRIPT, plan=None, lines=(("INFO", "hello"), ("ERROR", "4: something"))))
-        assert caught.value.why == "4: something"
+@pytest.mark.parametrize(
+    ("version", "line", "what", "fix"),
+    [
+        (
+            "10.3",
+            "10: Could not find any implementation for node {ForeignNode[conv...relu]}.",
+            "no implementation for 'conv' to 'relu'",
+            "more workspace",
+        ),
+        (
+            "10.3",
+            "1: [defaultAllocator.cpp::allocate] Error Code 1: Cuda Runtime (out of memory)",
+            "ran out of memory",
+            "limit the workspace",
+        ),
+        (
+            "rtx-1.4",
+            "MyelinCheckException: cudnn_impl.cpp:1040: CHECK(dtype == myelinTypeFloat || dtype == myelinTypeHalf)",
+            "has no INT8 kernel for a layer",
+            "precision: fp16",
+        ),
+        (  # what TensorRT-RTX 1.4.0.76 logs about an Identity of int8
+            "rtx-1.4",
+            "Internal Error (Node {ForeignNode[y]} cannot be quantized by x. You might want to add a DQ node",
+            "supports int8 inputs only if a DequantizeLinear reads them",
+            "another type",
+        ),
+        ("10.3", "4: something", "built no engine", ""),
+    ],
+)
+def test_failures_are_told_apart_by_the_log(version: str, line: str, what: str, fix: str) -> None:
+    script = replace(SCRIPT, plan=None, lines=(("INFO", "hello"), ("ERROR", line)))
+    with pytest.raises(BuildError, match=what) as caught:
+        built(version, replace(REQUEST, precision="int8", explicit=True), script)
+    assert caught.value.why.endswith(line) and fix in caught.value.fix
 
 
 class TestProgress:

@@ -306,25 +306,6 @@ class TestTensors:
         device.tensor_block(64, for_host=False).release()
         assert not gpu.allocations
 
-    def test_what_the_host_touches_is_as_before(self) -> None:
-        for integrated, kind in ((True, "MappedBlock"), (False, "StagedBlock")):
-            block = opened(integrated=integrated)[0].tensor_block(64)
-            assert type(block).__name__ == kind
-            block.release()
-
-    @pytest.mark.parametrize(("value", "staged"), [("mapped", (False, False)), ("device", (True, True))])
-    def test_the_environment_has_the_last_word_on_an_integrated_gpu(
-        self, monkeypatch: pytest.MonkeyPatch, value: str, staged: tuple[bool, bool]
-    ) -> None:
-        monkeypatch.setenv(gpu_context.TENSORS, value)
-        device, _ = opened(integrated=True)
-        blocks = device.tensor_block(64, for_host=True), device.tensor_block(64, for_host=False)
-        assert tuple(block.is_staged for block in blocks) == staged
-        other = opened()[0].tensor_block(64, for_host=False)
-        assert other.is_staged  # a discrete GPU has no choice
-        for block in (*blocks, other):
-            block.release()
-
     def test_any_other_value_is_refused(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv(gpu_context.TENSORS, "pinned")
         with pytest.raises(DeviceError, match="EDGERT_GPU_TENSORS names no kind of memory") as caught:
