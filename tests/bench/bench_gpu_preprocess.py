@@ -134,7 +134,7 @@ def ours(device: CudaDevice, stream: Stream, surfaces: Surfaces, config: InputCo
         host.append((time.perf_counter_ns() - started) / 1e3 / SETS)
         stream.synchronize()
     taken = timed(device, stream, device.capture(stream, enqueue))
-    kernel = kernels.kernel("preprocess", fills[0].definitions("nv12", True, False), 0)
+    kernel = kernels.kernel("preprocess", fills[0].definitions("nv12", True, False))
     found = np.empty(wanted.nbytes, np.uint8)
     with device:
         device.driver.memcpy_dtoh(found, block.address + (SETS - 1) * wanted.nbytes)

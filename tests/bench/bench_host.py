@@ -69,8 +69,6 @@ class _Idle:
 
     record = synchronize = wait_for_event = prepared_async_call = push = pop = detach = called
 
-    def prepare(self, types: Sequence[str]) -> None: ...
-
     def get_function(self, name: str) -> _Idle:
         return _Idle(self._gpu)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import ctypes
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -307,9 +307,6 @@ class _Function:
         if name == "missing":
             raise CudaError("cuModuleGetFunction failed: named symbol not found")
         self._gpu, self._module, self._name = gpu, module, name
-
-    def prepare(self, types: Sequence[str]) -> None:
-        assert all(one.endswith("s") for one in types)
 
     def prepared_async_call(self, grid: Any, block: Any, stream: _Stream, argument: bytes) -> None:
         self._gpu.check()

@@ -31,7 +31,8 @@ class _HostKernel:
         self._device, self._library, self._nbytes = device, library, nbytes
 
     def launch(self, argument: bytes, grid: tuple[int, ...], block: tuple[int, ...], stream: Stream) -> None:
-        assert len(argument) == self._nbytes and block[0] * block[1] <= 1024
+        assert len(argument) == self._nbytes, "the struct in Python and that of the kernel differ"
+        assert block[0] * block[1] <= 1024
         stored = ctypes.create_string_buffer(argument, len(argument))
         sizes = [(ctypes.c_int * 3)(*size) for size in (grid, block)]
         with self._device:
@@ -45,10 +46,9 @@ class HostKernels:
     def why_not(self) -> str:
         return ""
 
-    def kernel(self, name: str, definitions: Mapping[str, int], nbytes: int, function: str = "") -> _HostKernel:
+    def kernel(self, name: str, definitions: Mapping[str, int], function: str = "") -> _HostKernel:
         library = _compiled(_source_text(f"{name}.cu"), tuple(sorted(definitions.items())), function or name)
-        assert library.argument_bytes() == nbytes, "the struct in Python and that of the kernel differ"
-        return _HostKernel(self.device, library, nbytes)
+        return _HostKernel(self.device, library, library.argument_bytes())
 
 
 def kernels_or_skip() -> Kernels:

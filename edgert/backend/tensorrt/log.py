@@ -13,28 +13,11 @@ from typing import Any, Literal
 
 from edgert.backend.tensorrt.library import ILogger, Trt
 
-Kind = Literal[
-    "",
-    "moved",
-    "refused",
-    "rule",
-    "scale",
-    "precision",
-    "dynamic",
-    "batch",
-    "loadables",
-    "standalone",
-    "implementation",
-    "memory",
-    "device",
-    "dla",
-    "gpu",
-]
+Kind = Literal["", "moved", "refused", "reason", "implementation", "memory", "dla", "gpu"]
 """Meaning of a line. ``moved``: a layer was moved from the DLA to the GPU. ``refused``: the DLA compiler refused a
-layer after the static check. ``rule``, ``scale``, ``precision``, ``dynamic``, ``batch``, ``loadables``: reasons.
-``standalone``: a DLA loadable without an engine is impossible. ``implementation``: a layer or region has no
-implementation. ``memory``: too little memory. ``device``: a DLA core is missing or failed. ``dla``, ``gpu``: the layer
-runs there, by the closing summary. Empty: not relevant to edgert."""
+layer after the static check. ``reason``: why a layer cannot run on the DLA. ``implementation``: a layer or region has
+no implementation. ``memory``: too little memory. ``dla``, ``gpu``: the layer runs there, by the closing summary. Empty:
+not relevant to edgert."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,19 +41,18 @@ _RULES: tuple[tuple[Kind, str], ...] = (
     ("moved", rf"[Ll]ayer {_LAYER} is not supported on DLA, falling back to GPU"),
     ("refused", rf"Validation failed for DLA layer: {_LAYER}\. Switching to GPU fallback"),
     ("refused", rf"Splitting DLA subgraph at: {_LAYER} because DLA validation failed"),
-    ("standalone", rf"DLA Standalone is enabled but layer:? {_LAYER} is not supported"),
-    ("scale", rf"^(?:Layer )?'?{_LAYER}'? cannot run in INT8 mode due to missing scale and zero point"),
-    ("dynamic", rf"^(?:{_LAYER}: )?.*does not support dynamic shapes in any dimension"),
-    ("precision", rf"^(?:{_LAYER}: )?.*only supports FP16 and Int8 precision type"),
-    ("batch", rf"^(?:{_LAYER}: )?Batch size \(combined volume except for CHW dimensions\)"),
-    ("loadables", r"supports only \d+ subgraphs per DLA core"),
+    ("reason", rf"DLA Standalone is enabled but layer:? {_LAYER} is not supported"),
+    ("reason", rf"^(?:Layer )?'?{_LAYER}'? cannot run in INT8 mode due to missing scale and zero point"),
+    ("reason", rf"^(?:{_LAYER}: )?.*does not support dynamic shapes in any dimension"),
+    ("reason", rf"^(?:{_LAYER}: )?.*only supports FP16 and Int8 precision type"),
+    ("reason", rf"^(?:{_LAYER}: )?Batch size \(combined volume except for CHW dimensions\)"),
+    ("reason", r"supports only \d+ subgraphs per DLA core"),
     ("implementation", r"Could not find any implementation for node (?P<layer>\{ForeignNode.*?\]\}|.+?)\.?\s*(?:\(|$)"),
-    ("device", r"Failure to submit program to DLA engine|Cannot create DLA engine, \d+ not available"),
     ("memory", r"[Oo]ut of memory|OutOfMemory|insufficient memory|cudaErrorMemoryAllocation"),
-    ("rule", r"^(?:Activation type|Unary operation): .* is not supported"),
-    ("rule", rf"^{_LAYER}: .*(?:only supports|do(?:es)? not support|is not supported)"),
-    ("rule", r"DLA.*(?:only supports|do(?:es)? not support|is not supported)"),
-    ("rule", r"(?:only supports|do(?:es)? not support|is not supported).*DLA"),
+    ("reason", r"^(?:Activation type|Unary operation): .* is not supported"),
+    ("reason", rf"^{_LAYER}: .*(?:only supports|do(?:es)? not support|is not supported)"),
+    ("reason", r"DLA.*(?:only supports|do(?:es)? not support|is not supported)"),
+    ("reason", r"(?:only supports|do(?:es)? not support|is not supported).*DLA"),
 )
 _PATTERNS = tuple((kind, re.compile(pattern)) for kind, pattern in _RULES)
 _RELEVANT = re.compile(
@@ -79,7 +61,6 @@ _RELEVANT = re.compile(
 )
 """Filter that discards nearly all of a build's tens of thousands of verbose lines."""
 _VERBOSE_RELEVANT = re.compile(r"DLA|\[DlaLayer\]|\[GpuLayer\]")
-_REASONS = ("rule", "scale", "precision", "dynamic", "batch", "loadables")
 _REQUESTED_BYTES = re.compile(r"\((\d+) bytes\)|[Rr]equested size (?:of|was) (\d+)")
 _FOREIGN = re.compile(r"^\{ForeignNode\[(.*)\]\}$")
 
@@ -113,9 +94,9 @@ def why_off_dla(records: Iterable[LogRecord]) -> Mapping[str, str]:
     reasons: dict[str, str] = {}
     pending = ""
     for record in records:
-        if record.kind in _REASONS and record.layer:
+        if record.kind == "reason" and record.layer:
             reasons[record.layer] = record.text
-        elif record.kind in _REASONS:
+        elif record.kind == "reason":
             pending = record.text
         elif record.kind in ("moved", "refused") and record.layer:
             reasons.setdefault(record.layer, pending or record.text)

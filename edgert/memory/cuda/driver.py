@@ -229,9 +229,6 @@ class LoadedFunction:
         self._launch.argtypes = ctypes.c_void_p, *numbers, *arguments
         self.num_regs, self.local_size_bytes = map(self._attribute, (_NUM_REGS, _LOCAL_SIZE_BYTES))
 
-    def prepare(self, types: Sequence[str]) -> None:
-        """Do nothing: the driver knows the size of the argument."""
-
     def prepared_async_call(self, grid: Sequence[int], block: Sequence[int], stream: Any, argument: bytes) -> None:
         """Enqueue one launch on the stream. Raises DeviceError."""
         if code := self._launch(self._function, *grid, *block, 0, stream.handle, _One(argument), None):

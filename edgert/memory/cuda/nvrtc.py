@@ -127,9 +127,8 @@ class Kernel:
         local_bytes: memory per thread to which registers were spilled, which should be 0.
     """
 
-    def __init__(self, device: Context, module: Any, name: str, nbytes: int) -> None:
+    def __init__(self, device: Context, module: Any, name: str) -> None:
         self._device, self._function, self.name = device, module.get_function(name), name
-        self._function.prepare([f"{nbytes}s"])
         self._doing = f"launching {name}"
         self.registers = int(self._function.num_regs)
         self.local_bytes = int(self._function.local_size_bytes)
@@ -169,10 +168,10 @@ class Module:
             with self._device:  # as in Kernel
                 del self._module
 
-    def kernel(self, name: str, nbytes: int) -> Kernel:
-        """Return the kernel of that name, with an argument of ``nbytes``. Raises DeviceError if there is none."""
+    def kernel(self, name: str) -> Kernel:
+        """Return the kernel of that name. Raises DeviceError if there is none."""
         try:
             with self._device:
-                return Kernel(self._device, self._module, name, nbytes)
+                return Kernel(self._device, self._module, name)
         except (self._device.driver.Error, DeviceError) as error:
             raise DeviceError(f"there is no kernel {name!r}", why=str(error)) from error

@@ -155,9 +155,8 @@ class CropWriter:
         variant = form, paired, narrow
         if variant not in self._compiled:
             given = {"ALIGNED": int(self._is_aligned), "JOBS": self.capacity, "TARGETS": self._count}
-            nbytes = self._count * HEADER_BYTES + self.capacity * JOB.itemsize
             definitions = self._first.definitions(*variant) | given
-            self._compiled[variant] = self._kernels.kernel("preprocess", definitions, nbytes)
+            self._compiled[variant] = self._kernels.kernel("preprocess", definitions)
         return self._compiled[variant]
 
 

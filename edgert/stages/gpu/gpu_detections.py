@@ -94,8 +94,8 @@ class GpuBoxes(GpuReader):
         )  # fmt: skip
         is_agnostic = int(decoder.agnostic)
         definitions = {"HEAD": head, "COLUMNS": int(columns), "AGNOSTIC": is_agnostic, "ROTATED": int(rotated)}
-        self._candidates = self._kernel("candidates", definitions, _HEAD.size, table.dtype)
-        self._suppress = self._kernel("suppress", definitions, _HEAD.size, table.dtype)
+        self._candidates = self._kernel("candidates", definitions, table.dtype)
+        self._suppress = self._kernel("suppress", definitions, table.dtype)
 
     def accepts(self, decoder: Any) -> bool:
         return bool(decoder.limit <= self._room)
@@ -238,7 +238,7 @@ class GpuInstances(GpuBoxes):
         super().__init__(decoder, outputs, network, kernels)
         maps = outputs[self._which[1]]
         _, count, height, width = maps.shape
-        self._mask = self._kernel("instances", {}, _JOB.size, maps.dtype, "instances")
+        self._mask = self._kernel("instances", {}, maps.dtype, "instances")
         self._job = _JOB.pack(
             self._kept.address, maps.block.address, self._out.address, count * height * width, self._room, count,
             width, height, network[0] // width, network[1] // height, self._kept_pitch, self._pitch,

@@ -341,7 +341,7 @@ class GpuPreprocessor:
         if variant not in self._compiled:
             if form not in SOURCES:
                 raise StageError(f"frames of {form!r} on the GPU", why=f"the kernel reads {', '.join(SOURCES)}")
-            self._compiled[variant] = self.kernels.kernel("preprocess", self.definitions(*variant), len(self._batch))
+            self._compiled[variant] = self.kernels.kernel("preprocess", self.definitions(*variant))
         return self._compiled[variant]
 
     def definitions(self, form: str, paired: bool, narrow: bool) -> dict[str, int]:

@@ -148,11 +148,9 @@ class GpuReader(Reader):
         self._out = self._device.block(self.rows * self._pitch, "mapped" if can_map else None)
         return [self._out.host[row * self._pitch :][: self._pitch] for row in range(self.rows)]
 
-    def _kernel(
-        self, function: str, definitions: Mapping[str, int], nbytes: int, dtype: str, source: str = ""
-    ) -> Kernel:
+    def _kernel(self, function: str, definitions: Mapping[str, int], dtype: str, source: str = "") -> Kernel:
         definitions = {"HALF": int(dtype == "float16"), **definitions}
-        return self._kernels.kernel(source or self.source, definitions, nbytes, function=function)
+        return self._kernels.kernel(source or self.source, definitions, function=function)
 
     @abstractmethod
     def _launch(self, rows: int, stream: Stream) -> None: ...

@@ -63,7 +63,7 @@ class GpuRows(GpuReader):
             self._counts.address, self._out.address, self._live_address(), len(self._levels), self._blocks[-1], width,
             capacity, self._pitch, levels,
         )  # fmt: skip
-        self._rows = self._kernel("rows", {}, _JOB.size, outputs[0].dtype)
+        self._rows = self._kernel("rows", {}, outputs[0].dtype)
 
     @classmethod
     def unsupported(cls, decoder: Any, outputs: Sequence[GpuTensor], network: Size) -> str:

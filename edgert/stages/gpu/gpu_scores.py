@@ -52,7 +52,7 @@ class GpuClasses(GpuReader):
             outputs[0].block.address, parts, best, done, self._out.address, self._live_address(), count, count, room,
             manner, self._pitch,
         )  # fmt: skip
-        self._classes = self._kernel("classes", {}, _JOB.size, outputs[0].dtype)
+        self._classes = self._kernel("classes", {}, outputs[0].dtype)
 
     @classmethod
     def unsupported(cls, decoder: classify.Classify, outputs: Sequence[GpuTensor], network: Size) -> str:
@@ -113,7 +113,7 @@ class GpuMask(GpuReader):
             address, self._out.address, threshold, classes * cells, classes, cells, per_class, per_cell, 0, self._pitch
         )
         function = "narrow" if integer else "reaches" if isinstance(decoder, maps.SegmentThreshold) else "best_class"
-        self._code = self._kernel(function, definitions, _MAPS.size, dtype)
+        self._code = self._kernel(function, definitions, dtype)
         self._blocks = -(-cells // (_THREADS * several))
 
     @classmethod
@@ -153,7 +153,7 @@ class GpuPeaks(GpuReader):
         self._argument = _MAPS.pack(
             outputs[0].block.address, self._out.address, 0, count * cells, count, cells, cells, 1, width, self._pitch
         )
-        self._find = self._kernel("peaks", {"INTEGER": 0, "CELLS": 1}, _MAPS.size, outputs[0].dtype)
+        self._find = self._kernel("peaks", {"INTEGER": 0, "CELLS": 1}, outputs[0].dtype)
 
     @classmethod
     def unsupported(cls, decoder: maps.Heatmap, outputs: Sequence[GpuTensor], network: Size) -> str:

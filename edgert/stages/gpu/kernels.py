@@ -39,8 +39,8 @@ class Kernels:
             return f"{error.what} ({error.fix})"
         return ""
 
-    def kernel(self, name: str, definitions: Mapping[str, int], nbytes: int, function: str = "") -> Kernel:
-        """Return the kernel ``function``, by default ``name``, of ``name``.cu. Its argument is a struct of ``nbytes``.
+    def kernel(self, name: str, definitions: Mapping[str, int], function: str = "") -> Kernel:
+        """Return the kernel ``function``, by default ``name``, of ``name``.cu.
 
         Raises BuildError: the kernel does not compile; the log shows why. Raises DeviceError: there is no compiler, and
         the store does not have the kernel.
@@ -56,7 +56,7 @@ class Kernels:
                 if self._store is not None:
                     cache_content(self._store, key, binary)
             self._modules[key] = self.device.load(binary)
-        return self._modules[key].kernel(function or name, nbytes)
+        return self._modules[key].kernel(function or name)
 
 
 def _source_text(name: str) -> str:

@@ -147,8 +147,8 @@ class GpuPainter:
         if key not in self._compiled:
             names = "FORMAT", "PIXEL", "RED", "LUMA_AREA", "CHROMA_AREA", "ALIGNED"
             definitions = {"INK": ink, **{name: int(value) for name, value in zip(names, key, strict=True)}}
-            self._compiled[key] = self._kernels.kernel("overlay", definitions, _DRAWING.size)
-            self._strokes = self._kernels.kernel("overlay", definitions, _LINES.size, function="strokes")
+            self._compiled[key] = self._kernels.kernel("overlay", definitions)
+            self._strokes = self._kernels.kernel("overlay", definitions, function="strokes")
         return self._compiled[key]
 
 

@@ -30,7 +30,7 @@ class Nv12Writer:
     """
 
     def __init__(self, kernels: Kernels) -> None:
-        self._kernel: Kernel = kernels.kernel("nv12", {}, _IMAGE.size)
+        self._kernel: Kernel = kernels.kernel("nv12", {})
         self._event = kernels.device.event()
 
     def write(

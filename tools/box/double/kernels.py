@@ -54,9 +54,6 @@ class _Function:
     def __init__(self, gpu: Gpu, made: dict[str, int], name: str) -> None:
         self._gpu, self._made, self._name = gpu, made, name
 
-    def prepare(self, types: Any) -> None:
-        pass
-
     def prepared_async_call(self, grid: Any, block: Any, stream: Any, argument: bytes) -> None:
         self._gpu.check()
         stream.put(lambda: _KERNELS[self._name](self._made, grid, argument))

@@ -74,7 +74,7 @@ class TestContext:
 
     def test_is_current_when_kernels_are_unloaded_by_whatever_thread(self) -> None:
         device, gpu = opened()
-        held = [device.load(b"cubin").kernel("k", 8), device.load(b"cubin")]
+        held = [device.load(b"cubin").kernel("k"), device.load(b"cubin")]
         threading.Thread(target=held.clear).start()
         while held:
             pass
@@ -258,13 +258,13 @@ class TestErrors:
     def test_kernels(self) -> None:
         device, gpu = opened()
         module, stream = device.load(b"cubin"), device.stream()
-        module.kernel("fill", 8).launch(b"12345678", (1, 2, 3), (32, 8, 1), stream)
+        module.kernel("fill").launch(b"12345678", (1, 2, 3), (32, 8, 1), stream)
         assert gpu.launches == [("fill", (1, 2, 3), (32, 8, 1), stream.handle, b"12345678")]
         with pytest.raises(DeviceError, match="there is no kernel 'missing'"):
-            module.kernel("missing", 8)
+            module.kernel("missing")
         gpu.broken["launch"] = "cuLaunchKernel failed: invalid argument"
         with pytest.raises(DeviceError, match="launching fill failed"):
-            module.kernel("fill", 8).launch(b"12345678", (1, 2, 3), (32, 8, 1), stream)
+            module.kernel("fill").launch(b"12345678", (1, 2, 3), (32, 8, 1), stream)
         gpu.broken["module"] = "cuModuleLoadDataEx failed: no kernel image is available"
         with pytest.raises(DeviceError, match="loading kernels failed"):
             device.load(b"cubin")

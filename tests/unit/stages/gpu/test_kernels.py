@@ -41,8 +41,8 @@ def test_each_combination_is_compiled_once() -> None:
     compiler = Compiler()
     made = kernels(compiler)
     for half in (0, 1, 0, 1):
-        made.kernel("decode", {"HALF": half}, 8, function="candidates")
-        made.kernel("decode", {"HALF": half}, 8, function="suppress")
+        made.kernel("decode", {"HALF": half}, function="candidates")
+        made.kernel("decode", {"HALF": half}, function="suppress")
     assert [options[0] for _, options in compiler.asked] == ["--gpu-architecture=sm_87"] * 2
     assert [options[-1] for _, options in compiler.asked] == ["-DHALF=0", "-DHALF=1"]
 
@@ -50,9 +50,9 @@ def test_each_combination_is_compiled_once() -> None:
 def test_the_next_start_takes_what_was_kept_and_another_gpu_does_not(tmp_path: Path) -> None:
     compiler, store = Compiler(), FileStore(tmp_path)
     for _ in range(3):
-        kernels(compiler, store).kernel("decode", {"HALF": 0}, 8, function="suppress")
+        kernels(compiler, store).kernel("decode", {"HALF": 0}, function="suppress")
     assert len(compiler.asked) == 1
-    kernels(compiler, store, (9, 0)).kernel("decode", {"HALF": 0}, 8, function="suppress")
+    kernels(compiler, store, (9, 0)).kernel("decode", {"HALF": 0}, function="suppress")
     assert [options[0] for _, options in compiler.asked] == ["--gpu-architecture=sm_87", "--gpu-architecture=sm_90"]
 
 
@@ -87,5 +87,5 @@ def test_a_store_that_cannot_be_written_is_told_and_the_kernel_runs(caplog: pyte
             raise ArtifactError("the disk is full")
 
     with caplog.at_level("WARNING", "edgert.backend"):
-        made = kernels(Compiler(), Full()).kernel("decode", {"HALF": 0}, 8, function="suppress")
+        made = kernels(Compiler(), Full()).kernel("decode", {"HALF": 0}, function="suppress")
     assert made.name == "suppress" and "the disk is full" in caplog.text
