@@ -13,6 +13,7 @@ import queue
 import sys
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NoReturn
@@ -244,51 +245,55 @@ def lend(owner: object, counter: Counter) -> Lease:
 
 
 class Pool:
-    """A fixed number of equal host buffers, allocated once.
+    """Equal host buffers, to which one is added whenever none is free. It never waits.
 
-    A returned buffer is not reused while a NumPy array of it exists. If there is no other buffer, it is left to that
-    array, replaced by a new one, and counted as *escaped*. So a user's arrays never change, and a pipeline without such
-    arrays never allocates.
+    A returned buffer is not reused while a NumPy array of it exists. So a user's arrays never change, and a user who
+    keeps every frame gets more memory instead of a deadlock. The pool grows to the number that a pipeline really holds;
+    a pipeline without such arrays then never allocates.
 
     Args:
         nbytes: size of each buffer.
-        count: number of buffers; :meth:`acquire` waits when all are in use.
         counter: counter of allocations and escapes.
+        count: number of buffers at the start.
+        most: maximum number of buffers; None: no limit. Without a limit, once there are :data:`TYPICAL_BUFFERS`, one
+            that an array keeps in use is left to it, replaced by a new one, and counted as *escaped*.
     """
 
-    def __init__(self, nbytes: int, count: int, counter: Counter) -> None:
-        self.nbytes, self.count, self.counter = nbytes, count, counter
+    def __init__(self, nbytes: int, counter: Counter, count: int = 4, most: int | None = None) -> None:
+        self.nbytes, self.counter, self.count, self._most = nbytes, counter, 0, most
         self._free: queue.SimpleQueue[U8] = queue.SimpleQueue()
         for _ in range(count):
-            self._free.put(self._allocate())
+            self._free.put(self._new_buffer())
 
-    def acquire(self, timeout_s: float | None = None, *, replace: bool = True) -> tuple[U8, Lease] | None:
-        """Return a buffer (1-D uint8 of ``nbytes``, contents undefined) and its lease; None after ``timeout_s``.
-
-        With ``replace``, a new buffer replaces one that an array keeps in use; without, the result is then None.
-        """
-        try:
-            root = self._free.get(timeout=timeout_s)
-            is_held, others = _references(root) > _HELD_BY_NOBODY, self._free.qsize()
-            while is_held and others:
-                self._free.put(root)
-                root = self._free.get(timeout=timeout_s)
-                is_held, others = _references(root) > _HELD_BY_NOBODY, others - 1
-        except queue.Empty:
+    def acquire(self) -> tuple[U8, Lease] | None:
+        """Return a buffer (1-D uint8 of ``nbytes``, contents undefined) and its lease; None if ``most`` are in use."""
+        root = self._unused()
+        if root is None and self.count == self._most:
             return None
-        if is_held:
-            if not replace:
-                self._free.put(root)
-                return None
-            self.counter.escaped()
-            root = self._allocate()
+        if root is None and self._most is None and self.count >= TYPICAL_BUFFERS:
+            with suppress(queue.Empty):
+                self._free.get_nowait()  # the array that keeps it in use frees it
+                self.counter.escaped()
+                root = self._allocate()
+        root = self._new_buffer() if root is None else root
         # NumPy chains every further view to `root`, so its reference count shows whether any array is still around.
         return root[: self.nbytes], self._lease(root)
 
-    def grow(self) -> None:
-        """Add a buffer."""
-        self._free.put(self._allocate())
+    def _unused(self) -> U8 | None:
+        """Return a returned buffer that no array keeps in use; None without one."""
+        for _ in range(self._free.qsize()):
+            try:
+                root = self._free.get_nowait()
+            except queue.Empty:  # another thread has it
+                return None
+            if _references(root) <= _HELD_BY_NOBODY:
+                return root
+            self._free.put(root)
+        return None
+
+    def _new_buffer(self) -> U8:
         self.count += 1
+        return self._allocate()
 
     def _lease(self, root: U8) -> Lease:
         return Lease(partial(self._free.put, root), self.counter)
@@ -301,41 +306,6 @@ class Pool:
             raise DeviceError("there is too little memory for an image", why=f"it has {self.nbytes} bytes") from error
         # np.frombuffer makes `root` the end of the base chain; plain slicing would point past it.
         return np.frombuffer(raw.data[-raw.ctypes.data % ALIGN_BYTES :], np.uint8)
-
-
-class GrowingPool:
-    """Pool that starts with ``count`` equal buffers and adds one whenever none is free.
-
-    So it grows to the number that a pipeline really holds, and a user who keeps every frame gets more memory instead of
-    a deadlock.
-
-    Args:
-        nbytes: size of each buffer.
-        counter: counter of allocations and escapes.
-        count: number of buffers at the start.
-        most: maximum number of buffers; None: no limit. Without a limit, once there are :data:`TYPICAL_BUFFERS`, those
-            that arrays keep in use are replaced, as by a Pool, instead of checked again for every image.
-        make: function that makes a pool of (size, number, counter).
-    """
-
-    def __init__(
-        self,
-        nbytes: int,
-        counter: Counter,
-        count: int = 4,
-        most: int | None = None,
-        make: Callable[[int, int, Counter], Pool] = Pool,
-    ) -> None:
-        self._pool, self._most = make(nbytes, count, counter), most
-
-    def acquire(self) -> tuple[U8, Lease] | None:
-        """Return a buffer and its lease without waiting, as :meth:`Pool.acquire` does; None if ``most`` are in use."""
-        replace = self._most is None and self._pool.count >= TYPICAL_BUFFERS
-        leased = self._pool.acquire(timeout_s=0, replace=replace)
-        if leased is not None or self._pool.count == self._most:
-            return leased
-        self._pool.grow()
-        return self._pool.acquire()
 
 
 def _references(root: U8) -> int:

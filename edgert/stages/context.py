@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 from edgert.clock import REAL, Clock
-from edgert.errors import StageError
 from edgert.memory import Counter, Pool
 from edgert.runtime.decisions import Journal
 from edgert.runtime.frame import U8
@@ -86,16 +85,15 @@ class ImageBuffers:
     def take(self, shape: tuple[int, ...], counter: Counter) -> U8:
         """Return a C-contiguous uint8 array of ``shape``, contents undefined. Never waits.
 
-        Allocates for another size, and when more than a handful are held at the same time.
+        Allocates for another size, and when more are held at the same time than ever before.
         """
         key = math.prod(shape), counter
         if key not in self._pools:
             if len(self._pools) == _MOST_SIZES:
                 del self._pools[next(iter(self._pools))]
-            self._pools[key] = Pool(key[0], _IN_FLIGHT, counter)
-        leased = self._pools[key].acquire(0)
-        if leased is None:
-            raise StageError("no image buffer is free", why="a lease on one was kept")
+            self._pools[key] = Pool(key[0], counter, _IN_FLIGHT)
+        leased = self._pools[key].acquire()
+        assert leased is not None  # there is no limit
         leased[1].release()
         return leased[0].reshape(shape)
 

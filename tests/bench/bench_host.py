@@ -222,7 +222,7 @@ class Film:
     name, live = "cam", False
 
     def __init__(self, device: CudaDevice, count: int, on_gpu: bool = False) -> None:
-        self._count, self._pool = count, SharedPool(device, WIDTH * HEIGHT * 3 // 2, BUFFERS, device.counter)
+        self._count, self._pool = count, SharedPool(device, WIDTH * HEIGHT * 3 // 2, device.counter, BUFFERS)
         self._loans = Loans(device, device.counter, lambda key: None) if on_gpu else None
         self._device, self._stream = device, device.stream()
 

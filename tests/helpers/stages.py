@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from edgert.memory import Counter, Pool, lend
+from edgert.memory import Counter, Lease, Pool, lend
 from edgert.policy import Drop
 from edgert.runtime import Frame, Result, SourceStats, Task
 from edgert.runtime.graph import connect
@@ -48,7 +48,7 @@ class Rows:
 
 @dataclass
 class Numbers:
-    """A source of ``count`` frames (endless for None) out of a pool of its own."""
+    """A source of ``count`` frames (endless for None), of which ``size`` are in use at most."""
 
     name: str = "cam"
     count: int | None = 10
@@ -59,18 +59,23 @@ class Numbers:
     closed: int = 0
     pool: Pool = field(init=False)
     counter: Counter = field(default_factory=Counter)
+    leases: list[Lease] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.pool = Pool(12, self.size, self.counter)
+        self.pool = Pool(12, self.counter, self.size)
 
     def frames(self, stop: threading.Event) -> Iterator[Frame]:
         while not stop.is_set() and self.given != self.count:
             if self.given == self.fails_at:
                 raise ValueError("lens cap on")
-            leased = self.pool.acquire(0.05)
-            if leased is None:
+            self.leases = [lease for lease in self.leases if lease.alive]
+            if len(self.leases) >= self.size:
+                stop.wait(0.001)
                 continue
+            leased = self.pool.acquire()
+            assert leased is not None
             pixels, lease = leased[0].reshape(2, 2, 3), leased[1]
+            self.leases.append(lease)
             index, self.given = self.given, self.given + 1
             del leased
             yield Frame(self.name, index, 0, 0, 2, 2, "bgr", (pixels,), lease)
@@ -83,11 +88,7 @@ class Numbers:
         self.closed += 1
 
     def is_full(self) -> bool:
-        leased = [self.pool.acquire(0) for _ in range(self.size)]
-        for item in leased:
-            if item is not None:
-                item[1].release()
-        return all(item is not None for item in leased)
+        return not any(lease.alive for lease in self.leases)
 
 
 @dataclass

@@ -96,10 +96,10 @@ def test_blocks_of_both_kinds_and_pools(device: CudaDevice) -> None:
 @pytest.mark.timing
 def test_memory_comes_back_over_ten_thousand_leases(device: CudaDevice) -> None:
     counter, stream = Counter(), device.stream()
-    pool = SharedPool(device, 2**20, 3, counter)
+    pool = SharedPool(device, 2**20, counter, 3)
     free, _ = device.free_bytes()
     for _ in range(10_000):
-        leased = pool.acquire(1.0)
+        leased = pool.acquire()
         assert leased is not None
         memory, lease = leased
         assert isinstance(lease, SharedLease)

@@ -259,10 +259,12 @@ class SharedPool(Pool):
         DeviceError: there is too little memory.
     """
 
-    def __init__(self, device: CudaDevice, nbytes: int, count: int, counter: Counter) -> None:
+    def __init__(
+        self, device: CudaDevice, nbytes: int, counter: Counter, count: int = 4, most: int | None = None
+    ) -> None:
         self._device = device
         self._pieces: WeakValueDictionary[int, _Piece] = WeakValueDictionary()  # by roots, whose finalizers hold them
-        super().__init__(nbytes, count, counter)
+        super().__init__(nbytes, counter, count, most)
 
     def _allocate(self) -> U8:
         if self.counter is not self._device.counter:

@@ -7,11 +7,10 @@ from typing import cast
 import numpy as np
 
 from edgert.errors import DeviceError
-from edgert.memory import TYPICAL_BUFFERS, GrowingPool, Lease
-from edgert.memory.cuda import CudaDevice, DeviceView, Event, Stream, StreamLease
+from edgert.memory import TYPICAL_BUFFERS, Lease, Pool
+from edgert.memory.cuda import CudaDevice, DeviceView, Event, SharedPool, Stream, StreamLease
 from edgert.runtime import Frame, Result
 from edgert.runtime.frame import U8, full_frame, origin_of, with_planes
-from edgert.stages.gpu.upload import shared_pool
 
 
 class Downloader:
@@ -86,7 +85,7 @@ class _CopyPath:
     def __init__(self, device: CudaDevice) -> None:
         self.device, self._stream = device, device.stream()
         self._written, self._done = device.event(), Event(device, patient=True)
-        self._supplies: dict[int, list[GrowingPool]] = {}
+        self._supplies: dict[int, list[Pool]] = {}
 
     def download(self, views: Sequence[DeviceView], nbytes: int) -> tuple[list[U8], Lease]:
         """Copy views to host memory of ``nbytes``; return arrays of the same shapes and strides, and their lease."""
@@ -112,13 +111,15 @@ class _CopyPath:
         if nbytes not in self._supplies:
             if len(self._supplies) == _SIZES:
                 self._supplies.clear()
-            is_cached = self.device.traits.cached
-            self._supplies[nbytes] = [shared_pool(self.device, nbytes, TYPICAL_BUFFERS)] if is_cached else []
+            self._supplies[nbytes] = []
+            if self.device.traits.cached:
+                pinned = SharedPool(self.device, nbytes, self.device.counter, most=TYPICAL_BUFFERS)
+                self._supplies[nbytes].append(pinned)
         supplies = self._supplies[nbytes]
         for supply in supplies:
             if (leased := supply.acquire()) is not None:
                 return leased
-        supplies.append(GrowingPool(nbytes, self.device.counter))
+        supplies.append(Pool(nbytes, self.device.counter))
         return self._acquire(nbytes)
 
 

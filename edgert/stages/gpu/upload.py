@@ -1,11 +1,10 @@
 """Upload of host frames, such as a decoder's or a user's, to memory that the GPU reads."""
 
 from collections.abc import Callable
-from functools import partial
 
 import numpy as np
 
-from edgert.memory import TYPICAL_BUFFERS, Counter, GrowingPool, Lease
+from edgert.memory import TYPICAL_BUFFERS, Counter, Lease
 from edgert.memory.cuda import CudaDevice, SharedLease, SharedPool, Stream
 from edgert.runtime import Frame
 from edgert.runtime.frame import U8, full_frame, with_planes
@@ -20,7 +19,7 @@ class Staging:
 
     def __init__(self, device: CudaDevice) -> None:
         self._device = device
-        self._supplies: dict[int, GrowingPool] = {}
+        self._supplies: dict[int, SharedPool] = {}
 
     def shared_frame(self, frame: Frame) -> Frame:
         """Return a copy of the frame in shared memory, and release the frame.
@@ -33,7 +32,8 @@ class Staging:
 
         def acquire(nbytes: int) -> tuple[U8, Lease] | None:
             if nbytes not in self._supplies:  # the first frame, or the source has changed its size
-                self._supplies = {nbytes: shared_pool(self._device, nbytes, TYPICAL_BUFFERS)}
+                pool = SharedPool(self._device, nbytes, self._device.counter, most=TYPICAL_BUFFERS)
+                self._supplies = {nbytes: pool}
             return self._supplies[nbytes].acquire()
 
         shared = to_shared(frame, acquire, self._device.counter)
@@ -45,11 +45,6 @@ class Staging:
     def close(self) -> None:
         """Free the memory when the last frame in it is released."""
         self._supplies.clear()
-
-
-def shared_pool(device: CudaDevice, nbytes: int, most: int | None = None) -> GrowingPool:
-    """Return a pool of buffers that host and GPU share."""
-    return GrowingPool(nbytes, device.counter, most=most, make=partial(SharedPool, device))
 
 
 def is_shared(frame: Frame, device: CudaDevice) -> bool:
@@ -91,7 +86,7 @@ class Uploader:
     place. All copies are counted. For one thread.
 
     Args:
-        in_flight: maximum number of frames of one size in flight; each size has separate memory.
+        in_flight: usual number of frames of one size in flight, whose memory is allocated at once.
     """
 
     def __init__(self, device: CudaDevice, stream: Stream, counter: Counter, in_flight: int = 4) -> None:
@@ -99,18 +94,18 @@ class Uploader:
         self._pools: dict[int, SharedPool] = {}
 
     def shared_frame(self, frame: Frame) -> Frame:
-        """Return the frame in shared memory, with a lease to release: itself or a copy. May wait for a buffer."""
+        """Return the frame in shared memory, with a lease to release: itself or a copy."""
         if is_shared(frame, self.device):
             frame.lease.retain()
             return frame
 
         def acquire(nbytes: int) -> tuple[U8, Lease] | None:
             if nbytes not in self._pools:
-                self._pools[nbytes] = SharedPool(self.device, nbytes, self._in_flight, self._counter)
+                self._pools[nbytes] = SharedPool(self.device, nbytes, self._counter, self._in_flight)
             return self._pools[nbytes].acquire()
 
         staged = to_shared(frame, acquire, self._counter)
-        assert staged is not None  # the pool waits without a timeout
+        assert staged is not None  # the pool has no limit
         return staged
 
     def close(self) -> None:

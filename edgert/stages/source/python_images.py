@@ -15,11 +15,10 @@ import numpy as np
 
 from edgert.config.stages import SourceStage
 from edgert.errors import ConfigError, nearest
-from edgert.memory import GrowingPool, Lease, lend
-from edgert.memory.cuda import CudaDevice
+from edgert.memory import Lease, Pool, lend
+from edgert.memory.cuda import CudaDevice, SharedPool
 from edgert.runtime.frame import U8
 from edgert.stages.context import Context
-from edgert.stages.gpu.upload import shared_pool
 from edgert.stages.source.planes import as_planes
 from edgert.stages.source.timeline import Image, ImageSource, MediaClock
 from edgert.user_code import constructor_errors, load_object
@@ -58,13 +57,13 @@ class PythonSource(ImageSource):
         make = scene_named(code, where) if kind == "synthetic" else load_object(code, where, context.directory)
         self._maker = _call_factory(make, config, self._where)
         self._size = config.size or DEFAULT_SIZE
-        self._pool: GrowingPool | None = None
-        self._make_pool: Callable[[], GrowingPool] = partial(GrowingPool, math.prod(self._size) * 3, context.counter)
+        self._pool: Pool | None = None
+        self._make_pool: Callable[[], Pool] = partial(Pool, math.prod(self._size) * 3, context.counter)
         self.thin = self._timeline.thin
 
     def share(self, device: CudaDevice) -> None:
         """Give a renderer memory that this GPU reads; copy an iterable's images there. Call it before the start."""
-        self._make_pool = partial(shared_pool, device, math.prod(self._size) * 3)
+        self._make_pool = partial(SharedPool, device, math.prod(self._size) * 3, device.counter)
         self._timeline.share(device)
 
     def close(self) -> None:

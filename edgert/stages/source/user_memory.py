@@ -11,10 +11,9 @@ from functools import partial
 from typing import Any
 
 from edgert.errors import StageError
-from edgert.memory import TYPICAL_BUFFERS, Counter, GrowingPool, Lease
-from edgert.memory.cuda import CudaDevice, DeviceView, Loans, Stream, StreamLease, driver, foreign
+from edgert.memory import TYPICAL_BUFFERS, Counter, Lease, Pool
+from edgert.memory.cuda import CudaDevice, DeviceView, Loans, SharedPool, Stream, StreamLease, driver, foreign
 from edgert.runtime.frame import U8, PixelFormat
-from edgert.stages.gpu.upload import shared_pool
 
 
 class Tensors:
@@ -164,7 +163,7 @@ class Buffers:
 
     def __init__(self, device: CudaDevice | None, counter: Counter) -> None:
         self._device, self._counter, self._turn = device, counter, threading.Lock()
-        self._supplies: dict[int, GrowingPool] = {}
+        self._supplies: dict[int, Pool] = {}
 
     def lend(
         self, shape: tuple[int, ...], format: PixelFormat, timeout_s: float | None, where: str, batch: int = 0
@@ -208,10 +207,10 @@ class Buffers:
             leased = supply.acquire()
         return None if leased is None else (leased[0].reshape(shape), leased[1])
 
-    def _new_pool(self, nbytes: int, most: int) -> GrowingPool:
+    def _new_pool(self, nbytes: int, most: int) -> Pool:
         if self._device is None:
-            return GrowingPool(nbytes, self._counter, count=1, most=most)
-        return shared_pool(self._device, nbytes, most)
+            return Pool(nbytes, self._counter, count=1, most=most)
+        return SharedPool(self._device, nbytes, self._device.counter, most=most)
 
 
 def most_in_use(batch: int) -> int:

@@ -89,7 +89,6 @@ def test_reasons(version: str, layer: str, why: str) -> None:
     [
         ("Default DLA is enabled but layer Resize is not supported on DLA, falling back to GPU.", "moved", "Resize"),
         ("DLA Standalone is enabled but layer: a/b is not supported on DLA", "reason", "a/b"),
-        ("Cannot create DLA engine, 1 not available", "device", ""),
         ("a: Batch size (combined volume except for CHW dimensions) 8192 for DLA exceeds 4096", "reason", "a"),
         ("Requested amount of GPU memory (1 bytes) could not be allocated; out of memory", "memory", ""),
         ("Could not find any implementation for node conv1 + relu1.", "implementation", "conv1 + relu1"),
