@@ -68,7 +68,7 @@ def gpu_inference(
     decoder = decoder_for((layout.width, layout.height))
     check = check_for(decoder) if check_for is not None else None
     device, rows = engine.device, layout.rows
-    uploader = Uploader(device, device.stream(), device.counter, in_flight=rows * (SLOTS + 1))
+    uploader = Uploader(device, in_flight=rows * (SLOTS + 1))
     has_own_streams = len({id(one.stream) for one in sessions}) > 1
     reading = device.stream() if beside and not has_own_streams else None
     feeding = uploader.stream if beside else None

@@ -206,7 +206,7 @@ def inference_of(device: CudaDevice, rows: int) -> GpuInference:
     reading = device.stream()
     slots = [InferenceSlot(one, GpuPreprocessor(config, target, 256, kernels), ReadyReader(), reading)
              for one in sessions]  # fmt: skip
-    return Feeding(slots, Uploader(device, device.stream(), device.counter, in_flight=rows * (SLOTS + 1)))
+    return Feeding(slots, Uploader(device, in_flight=rows * (SLOTS + 1)))
 
 
 class Feeding(GpuInference):
@@ -222,7 +222,7 @@ class Film:
     name, live = "cam", False
 
     def __init__(self, device: CudaDevice, count: int, on_gpu: bool = False) -> None:
-        self._count, self._pool = count, SharedPool(device, WIDTH * HEIGHT * 3 // 2, device.counter, BUFFERS)
+        self._count, self._pool = count, SharedPool(device, WIDTH * HEIGHT * 3 // 2, BUFFERS)
         self._loans = Loans(device, device.counter, lambda key: None) if on_gpu else None
         self._device, self._stream = device, device.stream()
 

@@ -25,7 +25,7 @@ class Pinned:
     for whoever takes them."""
 
     def __init__(self, device: CudaDevice, pixels: Sequence[Any], count: int = BUFFERS) -> None:
-        self._pool = SharedPool(device, pixels[0].nbytes, device.counter, count)
+        self._pool = SharedPool(device, pixels[0].nbytes, count)
         held = [self.take() for _ in range(count)]
         for index, frame in enumerate(held):
             luma, chroma = frame_of(pixels[index % len(pixels)]).planes

@@ -80,7 +80,7 @@ class Rig:
         config = InputConfig(resize="stretch")
         self.sessions = [Session(self.device, rows, dynamic) for _ in range(SLOTS)]
         slots, other = [], self.device.stream()
-        uploader = Uploader(self.device, self.device.stream(), self.device.counter, in_flight=4 * rows)
+        uploader = Uploader(self.device, in_flight=4 * rows)
         for session in self.sessions:
             address = session.inputs_on_gpu["x"].block.address
             preprocessor = GpuPreprocessor(config, target("nchw", "float32", rows, SIDE, SIDE), address, kernels)

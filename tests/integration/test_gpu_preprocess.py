@@ -8,7 +8,6 @@ import pytest
 
 from edgert.config import InputConfig
 from edgert.errors import StageError
-from edgert.memory import Counter
 from edgert.memory.cuda import CudaDevice
 from edgert.runtime import Color, Frame
 from edgert.stages.gpu.gpu_preprocess import GpuPreprocessor, Target
@@ -157,9 +156,8 @@ def test_a_large_frame(kernels: Kernels) -> None:
 
 
 def test_an_uploaded_frame_is_read_after_its_upload(kernels: Kernels) -> None:
-    device, counter = kernels.device, Counter()
-    copying, working = device.stream(), device.stream()
-    uploader, wanted = Uploader(device, copying, counter, 2), target("nchw", "float16", 1, 96, 96)
+    device, working = kernels.device, kernels.device.stream()
+    uploader, wanted = Uploader(device, 2), target("nchw", "float16", 1, 96, 96)
     block = device.device_block(wanted.nbytes)
     into = GpuPreprocessor(InputConfig(), wanted, block.address, kernels)
     for index in range(rounds(12)):

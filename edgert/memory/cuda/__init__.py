@@ -3,7 +3,7 @@
 device = open_device()
 with device:                                # current in this thread; PyTorch and ONNX Runtime share the context
     stream = device.stream()
-    pool = SharedPool(device, 3 * 2**20, counter)
+    pool = SharedPool(device, 3 * 2**20)
     array, lease = pool.acquire()
     array[:] = 0                            # filled by the host
     lease.send(stream)                      # copied to the GPU, if that does not read it in place

@@ -94,14 +94,14 @@ class Block(ABC):
         """
         recording = self.device.recording
         if not recording.acquire(blocking=False):
-            self.device.defer(self)
+            self.device.defer(self.release)
             return
         try:
             if self.device.is_open:
                 self.device.drain()
             self.release()
         except DeviceError:
-            self.device.defer(self)
+            self.device.defer(self.release)
         finally:
             recording.release()
 

@@ -9,7 +9,7 @@ from collections import defaultdict, deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from edgert.errors import DeviceError, StageError
 from edgert.memory.buffer import Counter
@@ -113,13 +113,6 @@ def describe_memory(traits: Traits) -> str:
     return f"pinned memory and copies (integrated, {reason})"
 
 
-class Releasable(Protocol):
-    """Memory that is freed when it is no longer used."""
-
-    def release(self) -> None:
-        """Free the memory. Raises DeviceError if the driver refuses it now."""
-
-
 class _Thread(threading.local):
     """Nesting depth of a thread in a context's blocks."""
 
@@ -167,7 +160,7 @@ class Context:
         self._local = _Thread()
         self._lock = threading.Lock()
         self._live: dict[int, int] = {}
-        self._deferred: deque[Releasable] = deque()
+        self._deferred: deque[Callable[[], None]] = deque()
         self.leaked = 0
 
     @property
@@ -276,9 +269,9 @@ class Context:
             if not is_lost(str(error)):
                 raise cuda_error(error, "work on the GPU") from error
 
-    def defer(self, block: Releasable) -> None:
-        """Keep a block that could not be released; :meth:`release_deferred` tries again."""
-        self._deferred.append(block)
+    def defer(self, release: Callable[[], None]) -> None:
+        """Keep the method that releases a block, as the driver refused it; :meth:`release_deferred` tries again."""
+        self._deferred.append(release)
 
     def release_deferred(self) -> None:
         """Release the blocks of :meth:`defer`, as many as the driver accepts now. Waits for no other thread."""
@@ -287,7 +280,7 @@ class Context:
         try:
             self.drain()
             while self._deferred:
-                self._deferred[0].release()
+                self._deferred[0]()
                 self._deferred.popleft()
         except DeviceError as error:
             _LOG.debug("%d blocks wait for their release: %s", len(self._deferred), error)

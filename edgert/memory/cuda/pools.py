@@ -10,7 +10,6 @@ import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Protocol
 from weakref import WeakValueDictionary, finalize, ref
 
 import numpy as np
@@ -20,12 +19,6 @@ from edgert.memory.cuda.device import Block, CudaDevice
 from edgert.memory.cuda.gpu_context import Context
 from edgert.memory.cuda.stream import Event, Stream
 from edgert.memory.cuda.view import DeviceView
-
-
-class ReleaseAfter(Protocol):
-    """Type of :meth:`StreamMarks.after`, which records when memory is free again."""
-
-    def __call__(self, stream: Stream, passing: Event | None = None) -> None: ...
 
 
 class StreamLease(Lease):
@@ -40,7 +33,7 @@ class StreamLease(Lease):
 
     __slots__ = ("after", "copy", "copying")
 
-    def __init__(self, give_back: Callable[[], None], counter: Counter, after: ReleaseAfter) -> None:
+    def __init__(self, give_back: Callable[[], None], counter: Counter, after: Callable[..., None]) -> None:
         super().__init__(give_back, counter)
         self.copy: object = None
         self.copying = threading.Lock()
@@ -259,16 +252,12 @@ class SharedPool(Pool):
         DeviceError: there is too little memory.
     """
 
-    def __init__(
-        self, device: CudaDevice, nbytes: int, counter: Counter, count: int = 4, most: int | None = None
-    ) -> None:
+    def __init__(self, device: CudaDevice, nbytes: int, count: int = 4, most: int | None = None) -> None:
         self._device = device
         self._pieces: WeakValueDictionary[int, _Piece] = WeakValueDictionary()  # by roots, whose finalizers hold them
-        super().__init__(nbytes, counter, count, most)
+        super().__init__(nbytes, device.counter, count, most)
 
     def _allocate(self) -> U8:
-        if self.counter is not self._device.counter:
-            self.counter.allocated()
         piece = _Piece(self._device.block(self.nbytes, self._device.frames))
         root = piece.root()
         self._pieces[id(root)] = piece

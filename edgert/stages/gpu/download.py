@@ -113,7 +113,7 @@ class _CopyPath:
                 self._supplies.clear()
             self._supplies[nbytes] = []
             if self.device.traits.cached:
-                pinned = SharedPool(self.device, nbytes, self.device.counter, most=TYPICAL_BUFFERS)
+                pinned = SharedPool(self.device, nbytes, most=TYPICAL_BUFFERS)
                 self._supplies[nbytes].append(pinned)
         supplies = self._supplies[nbytes]
         for supply in supplies:

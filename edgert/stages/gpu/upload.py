@@ -4,14 +4,13 @@ from collections.abc import Callable
 
 import numpy as np
 
-from edgert.memory import TYPICAL_BUFFERS, Counter, Lease
-from edgert.memory.cuda import CudaDevice, SharedLease, SharedPool, Stream
+from edgert.memory import TYPICAL_BUFFERS
+from edgert.memory.cuda import CudaDevice, SharedLease, SharedPool
 from edgert.runtime import Frame
 from edgert.runtime.frame import U8, full_frame, with_planes
 
 ROW_BYTES = 64
 """Alignment of rows: whole sectors of the GPU's memory."""
-Acquire = Callable[[int], "tuple[U8, Lease] | None"]
 
 
 class Staging:
@@ -30,13 +29,7 @@ class Staging:
         if is_shared(frame, self._device) or frame.is_on_gpu:
             return frame
 
-        def acquire(nbytes: int) -> tuple[U8, Lease] | None:
-            if nbytes not in self._supplies:  # the first frame, or the source has changed its size
-                pool = SharedPool(self._device, nbytes, self._device.counter, most=TYPICAL_BUFFERS)
-                self._supplies = {nbytes: pool}
-            return self._supplies[nbytes].acquire()
-
-        shared = to_shared(frame, acquire, self._device.counter)
+        shared = to_shared(frame, self._pool)
         if shared is None:
             return frame
         frame.lease.release()
@@ -46,21 +39,26 @@ class Staging:
         """Free the memory when the last frame in it is released."""
         self._supplies.clear()
 
+    def _pool(self, nbytes: int) -> SharedPool:
+        if nbytes not in self._supplies:  # the first frame, or the source has changed its size
+            self._supplies = {nbytes: SharedPool(self._device, nbytes, most=TYPICAL_BUFFERS)}
+        return self._supplies[nbytes]
+
 
 def is_shared(frame: Frame, device: CudaDevice) -> bool:
     """Return whether the GPU can read or copy the frame without a host copy, whichever engine opened that GPU."""
     return isinstance(frame.lease, SharedLease) and frame.lease.device.ordinal == device.ordinal
 
 
-def to_shared(frame: Frame, acquire: Acquire, counter: Counter) -> Frame | None:
-    """Copy the frame into a buffer of ``acquire``, and return the copy. The given frame may be released at once.
+def to_shared(frame: Frame, pool_of: Callable[[int], SharedPool]) -> Frame | None:
+    """Copy the frame into a buffer of a pool, and return the copy. The given frame may be released at once.
 
-    A crop takes as much memory as its full frame, because crops come in all sizes. Return None if ``acquire``, which
-    returns a buffer of a number of bytes and its lease, has no buffer.
+    ``pool_of`` returns the pool of a size. A crop takes as much memory as its full frame, because crops come in all
+    sizes. Return None if all buffers of the pool are in use.
     """
     full = full_frame(frame)
-    leased = acquire(sum(_pitch(plane) * plane.shape[0] for plane in full.planes))
-    if leased is None:
+    pool = pool_of(sum(_pitch(plane) * plane.shape[0] for plane in full.planes))
+    if (leased := pool.acquire()) is None:
         return None
     buffer, lease = leased
     planes, start = [], 0
@@ -70,7 +68,7 @@ def to_shared(frame: Frame, acquire: Acquire, counter: Counter) -> Frame | None:
         planes.append(rows.reshape(plane.shape))
         np.copyto(planes[-1], plane)
         start = stop
-    counter.copied(sum(plane.nbytes for plane in planes))
+    pool.counter.copied(sum(plane.nbytes for plane in planes))
     return with_planes(frame, tuple(planes), lease)
 
 
@@ -89,8 +87,8 @@ class Uploader:
         in_flight: usual number of frames of one size in flight, whose memory is allocated at once.
     """
 
-    def __init__(self, device: CudaDevice, stream: Stream, counter: Counter, in_flight: int = 4) -> None:
-        self.device, self.stream, self._counter, self._in_flight = device, stream, counter, in_flight
+    def __init__(self, device: CudaDevice, in_flight: int = 4) -> None:
+        self.device, self.stream, self._in_flight = device, device.stream(), in_flight
         self._pools: dict[int, SharedPool] = {}
 
     def shared_frame(self, frame: Frame) -> Frame:
@@ -98,16 +96,15 @@ class Uploader:
         if is_shared(frame, self.device):
             frame.lease.retain()
             return frame
-
-        def acquire(nbytes: int) -> tuple[U8, Lease] | None:
-            if nbytes not in self._pools:
-                self._pools[nbytes] = SharedPool(self.device, nbytes, self._counter, self._in_flight)
-            return self._pools[nbytes].acquire()
-
-        staged = to_shared(frame, acquire, self._counter)
-        assert staged is not None  # the pool has no limit
-        return staged
+        shared = to_shared(frame, self._pool)
+        assert shared is not None  # the pool has no limit
+        return shared
 
     def close(self) -> None:
         """Free the memory once the GPU is done with it."""
         self._pools.clear()
+
+    def _pool(self, nbytes: int) -> SharedPool:
+        if nbytes not in self._pools:
+            self._pools[nbytes] = SharedPool(self.device, nbytes, self._in_flight)
+        return self._pools[nbytes]

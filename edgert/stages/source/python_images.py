@@ -63,7 +63,7 @@ class PythonSource(ImageSource):
 
     def share(self, device: CudaDevice) -> None:
         """Give a renderer memory that this GPU reads; copy an iterable's images there. Call it before the start."""
-        self._make_pool = partial(SharedPool, device, math.prod(self._size) * 3, device.counter)
+        self._make_pool = partial(SharedPool, device, math.prod(self._size) * 3)
         self._timeline.share(device)
 
     def close(self) -> None:

@@ -210,7 +210,7 @@ class Buffers:
     def _new_pool(self, nbytes: int, most: int) -> Pool:
         if self._device is None:
             return Pool(nbytes, self._counter, count=1, most=most)
-        return SharedPool(self._device, nbytes, self._device.counter, most=most)
+        return SharedPool(self._device, nbytes, most=most)
 
 
 def most_in_use(batch: int) -> int:

@@ -180,7 +180,7 @@ def test_a_gpu_reads_the_frames_of_one_camera_where_the_host_wrote_them_if_it_do
     source, device = Sharing(), CudaDevice(CudaDouble(integrated, (9, 0)), 0)
     source.live = live
     put(source, devices=dict.fromkeys(("find", "plates"), device), **more)
-    pool = SharedPool(device, 64, device.counter, 1)
+    pool = SharedPool(device, 64, 1)
     (piece,) = pool._pieces.values()
     assert device.frames == kind and piece.block.is_staged == (kind == "staged")
 

@@ -20,7 +20,7 @@ class Rig:
     def __init__(self, integrated: bool = False, count: int = 2) -> None:
         self.gpu = CudaDouble(integrated)
         self.device = CudaDevice(self.gpu, 0, Counter())
-        self.pool = SharedPool(self.device, SIZE, self.device.counter, count)
+        self.pool = SharedPool(self.device, SIZE, count)
 
     def leased(self) -> tuple[Any, SharedLease]:
         leased = self.pool.acquire()
@@ -166,12 +166,9 @@ def test_memory_of_a_gpu_that_is_lost_or_closed_is_let_go() -> None:
 def test_allocations_are_counted_once_and_too_little_memory_is_an_error() -> None:
     rig = Rig(count=3)
     assert rig.device.counter.read().allocations == 3
-    own = Counter()
-    SharedPool(rig.device, SIZE, own, 2)
-    assert own.read().allocations == 2 and rig.device.counter.read().allocations == 5
     rig.gpu.memory_bytes = 0
     with pytest.raises(DeviceError, match="the GPU has too little memory"):
-        SharedPool(rig.device, SIZE, own, 1)
+        SharedPool(rig.device, SIZE, 1)
 
 
 def test_a_supply_grows_to_what_is_held_and_no_further_than_told() -> None:

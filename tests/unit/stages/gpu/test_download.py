@@ -25,7 +25,7 @@ class Rig:
     def __init__(self, integrated: bool = False, compute: tuple[int, int] = (8, 7)) -> None:
         self.gpu = CudaDouble(integrated, compute)
         self.device = CudaDevice(self.gpu, 0, Counter())
-        self.uploader = Uploader(self.device, self.device.stream(), self.device.counter, in_flight=8)
+        self.uploader = Uploader(self.device, in_flight=8)
         self.downloader = Downloader()
 
     def frame(self, index: int = 0, form: str = "nv12") -> tuple[Frame, Frame]:

@@ -46,7 +46,7 @@ def test_a_frame_in_shared_memory_goes_up_as_it_lies() -> None:
     after = rig.device.counter.read()
     assert after.copies - before.copies == 2 and after.bytes_copied - before.bytes_copied == 64 * 48 * 3 // 2 + 8
     assert after.allocations == before.allocations
-    uploader = upload.Uploader(rig.device, rig.device.stream(), rig.device.counter)
+    uploader = upload.Uploader(rig.device)
     there = uploaded(uploader, frame.crop(8, 4, 40, 36))
     assert rig.device.counter.read().copies == after.copies  # it is there, and a crop is a part of it
     luma = cast("Any", there.planes[0])
@@ -164,7 +164,7 @@ def test_crops_and_frames_of_several_sizes_keep_their_memory() -> None:
 
 def test_frames_on_the_gpu_are_not_uploaded() -> None:
     rig = Rig()
-    uploader = upload.Uploader(rig.device, rig.device.stream(), rig.device.counter)
+    uploader = upload.Uploader(rig.device)
     frame = uploaded(uploader, nv12())
     before = rig.device.counter.read()
     rig.inference.run(rig.inference.fill(frame))
