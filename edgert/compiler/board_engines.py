@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from edgert.backend import Backend, Engine, Store
+from edgert.backend import Backend, Engine, Store, backend
 from edgert.backend.chain import Chain, Replicated, Skipped
 from edgert.backend.tensorrt.engine_cache import BuiltEngine
 from edgert.backend.tensorrt.trt_backend import Listener, TrtBackend
@@ -138,7 +138,7 @@ class BundleEngines:
         """
         if engine not in (TENSORRT, TENSORRT_DLA):
             with self._events.step(COMPILE, name) as ended:
-                made = build_engine(load(config.onnx), config, None, by=onnxruntime(engine))
+                made = build_engine(load(config.onnx), config, None, by=_onnxruntime(engine))
                 ended.cached = bool(made.info.get("cached"))
                 ended.detail = f"{engine} {made.info.get('version', '')}".strip()
                 made.close()
@@ -153,7 +153,7 @@ class BundleEngines:
 
     def _open_engine(self, name: str, config: ModelConfig, threads: int, batch: int, engine: str) -> Engine:
         if engine not in (TENSORRT, TENSORRT_DLA):
-            return build_engine(load(config.onnx), config, threads, batch, by=onnxruntime(engine))
+            return build_engine(load(config.onnx), config, threads, batch, by=_onnxruntime(engine))
         parts: list[tuple[Engine, int]] = []
         with ExitStack() as unused:
             for spec in self._specs(name, config, engine):
@@ -214,12 +214,5 @@ class BundleEngines:
         return found
 
 
-def onnxruntime(engine: str) -> Backend:
-    """Return the backend of an ONNX Runtime engine."""
-    if engine == ORT_CUDA:
-        from edgert.backend.ort.cuda import OrtCudaBackend
-
-        return OrtCudaBackend()
-    from edgert.backend.ort import OrtBackend
-
-    return OrtBackend()
+def _onnxruntime(engine: str) -> Backend:
+    return backend(engine if engine == ORT_CUDA else "ort")

@@ -17,30 +17,6 @@ from edgert.memory.cuda.gpu_context import Context
 
 _PRIORITY = 8  # CU_STREAM_ATTRIBUTE_PRIORITY
 _VALUE_BYTES = 64  # of a CUstreamAttrValue, a union
-
-
-def raise_priority(stream: int, library: Any) -> None:
-    """Give a stream, by its number, the highest priority of the current context.
-
-    Its later kernels start before waiting ones of other streams. Running kernels are not stopped, and copies have no
-    priority. By default, streams have the lowest priority. Raises DeviceError if the GPU or the driver does not support
-    priorities.
-    """
-    least, greatest, taken = ctypes.c_int(), ctypes.c_int(), ctypes.c_int()
-    call(library, "cuCtxGetStreamPriorityRange", ctypes.byref(least), ctypes.byref(greatest))
-    if greatest.value == least.value:
-        raise DeviceError("this GPU has no stream priorities", why=f"all its streams have {least.value}")
-    value = ctypes.create_string_buffer(struct.pack("=i", greatest.value), _VALUE_BYTES)
-    call(library, "cuStreamSetAttribute", ctypes.c_void_p(stream), ctypes.c_int(_PRIORITY), ctypes.byref(value))
-    call(library, "cuStreamGetPriority", ctypes.c_void_p(stream), ctypes.byref(taken))
-    if taken.value != greatest.value:
-        raise DeviceError(
-            "the CUDA driver does not change the priority of a stream",
-            why=f"{greatest.value} was requested, and the stream has {taken.value}",
-            fix="install a driver of CUDA 12 or newer (JetPack 6)",
-        )
-
-
 _NON_BLOCKING = 1  # CU_STREAM_NON_BLOCKING: never waits for the default stream
 
 
@@ -106,12 +82,27 @@ class Stream:
                 del self.raw
 
     def raise_priority(self) -> None:
-        """Give later kernels of this stream the GPU's highest priority.
+        """Give the stream the highest priority of its GPU.
 
-        Raises DeviceError if the GPU or its driver does not support it; the stream works as before.
+        Its later kernels start before waiting ones of other streams. Running kernels are not stopped, and copies have
+        no priority. By default, streams have the lowest priority. Raises DeviceError if the GPU or the driver does not
+        support priorities; the stream works as before.
         """
+        library, stream = load_driver(), ctypes.c_void_p(self.handle)
+        least, greatest, taken = ctypes.c_int(), ctypes.c_int(), ctypes.c_int()
         with self._device:
-            raise_priority(self.handle, load_driver())
+            call(library, "cuCtxGetStreamPriorityRange", ctypes.byref(least), ctypes.byref(greatest))
+            if greatest.value == least.value:
+                raise DeviceError("this GPU has no stream priorities", why=f"all its streams have {least.value}")
+            value = ctypes.create_string_buffer(struct.pack("=i", greatest.value), _VALUE_BYTES)
+            call(library, "cuStreamSetAttribute", stream, ctypes.c_int(_PRIORITY), ctypes.byref(value))
+            call(library, "cuStreamGetPriority", stream, ctypes.byref(taken))
+        if taken.value != greatest.value:
+            raise DeviceError(
+                "the CUDA driver does not change the priority of a stream",
+                why=f"{greatest.value} was requested, and the stream has {taken.value}",
+                fix="install a driver of CUDA 12 or newer (JetPack 6)",
+            )
 
     def wait(self, event: Event) -> None:
         """Let later work of this stream start after the event. Does not block the host. Raises DeviceError."""

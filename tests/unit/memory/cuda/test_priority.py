@@ -8,7 +8,6 @@ import pytest
 from edgert.errors import DeviceError
 from edgert.memory import Counter
 from edgert.memory.cuda import CudaDevice, stream as stream_module
-from edgert.memory.cuda.stream import raise_priority
 from tests.helpers.cuda_double import CudaDouble
 
 
@@ -48,29 +47,18 @@ def test_a_stream_gets_the_highest_priority_and_others_keep_theirs(monkeypatch: 
     assert not gpu.stack  # the context was current meanwhile, and is no longer
 
 
-def test_a_gpu_without_priorities() -> None:
-    with pytest.raises(DeviceError, match="this GPU has no stream priorities"):
-        raise_priority(1, Driver(greatest=0))
-
-
-def test_a_driver_that_does_not_take_it_is_found_out() -> None:
-    with pytest.raises(DeviceError, match="does not change the priority of a stream") as caught:
-        raise_priority(1, Driver(obeys=False))
-    assert caught.value.why == "-5 was requested, and the stream has 0" and "CUDA 12" in caught.value.fix
-
-
-def test_a_driver_that_refuses_is_named() -> None:
-    with pytest.raises(DeviceError, match="cuStreamSetAttribute failed") as caught:
-        raise_priority(1, Driver(fails=1))
-    assert caught.value.why == "invalid argument"
-
-
-def test_a_driver_that_has_no_such_function() -> None:
-    with pytest.raises(DeviceError, match="the CUDA driver has no cuCtxGetStreamPriorityRange") as caught:
-        raise_priority(1, object())
-    assert caught.value.fix == "update the driver"
-
-
-def test_a_gpu_that_is_lost_is_told_as_that() -> None:
-    with pytest.raises(DeviceError, match="cuStreamSetAttribute: the GPU is lost to this process"):
-        raise_priority(1, Driver(fails=700))
+@pytest.mark.parametrize(
+    ("driver", "what", "why"),
+    [
+        (Driver(greatest=0), "this GPU has no stream priorities", "all its streams have 0"),
+        (Driver(obeys=False), "does not change the priority of a stream", "-5 was requested, and the stream has 0"),
+        (Driver(fails=1), "cuStreamSetAttribute failed", "invalid argument"),
+        (object(), "the CUDA driver has no cuCtxGetStreamPriorityRange", "it is older than this function"),
+        (Driver(fails=700), "cuStreamSetAttribute: the GPU is lost to this process", "an illegal memory access"),
+    ],
+)
+def test_why_a_stream_cannot_go_first(monkeypatch: pytest.MonkeyPatch, driver: Any, what: str, why: str) -> None:
+    monkeypatch.setattr(stream_module, "load_driver", lambda: driver)
+    with pytest.raises(DeviceError, match=what) as caught:
+        CudaDevice(CudaDouble(), 0, Counter()).stream().raise_priority()
+    assert caught.value.why.startswith(why)
