@@ -11,7 +11,6 @@ import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import closing
-from dataclasses import asdict
 from typing import Any, Literal
 
 from edgert.backend.base import Store, cache_content
@@ -171,7 +170,7 @@ def time_layers(engine: TrtEngine, made: BuiltEngine) -> list[dict[str, Any]]:
     """Return the median time of each layer by TensorRT's profiler, and the nodes it was made from."""
     with closing(engine.session()) as session:
         times = engine_layers.layer_times(session, _RUNS)
-    return [asdict(one) for one in engine_layers.times_with_nodes(times, made.engine_facts, made.request.nodes)]
+    return engine_layers.times_with_nodes(times, made.engine_facts, made.request.nodes)
 
 
 def memory_use(engine: TrtEngine, made: BuiltEngine) -> dict[str, int]:

@@ -140,21 +140,6 @@ def _names(name: str) -> tuple[str, ...]:
 _WARM_UP = 3
 
 
-@dataclass(frozen=True, slots=True)
-class LayerTime:
-    """Time of one layer of a built engine.
-
-    Nodes and accelerator are empty if they are unknown. ``moves`` is whether the layer only changes a tensor's layout,
-    or copies it to or from a DLA.
-    """
-
-    name: str
-    median_ms: float
-    nodes: tuple[str, ...]
-    accelerator: Accelerator
-    moves: bool
-
-
 def layer_times(session: TrtSession, runs: int) -> dict[str, float]:
     """Return median milliseconds by layer, in execution order. Blocks; later runs of the session are slower.
 
@@ -178,15 +163,17 @@ def layer_times(session: TrtSession, runs: int) -> dict[str, float]:
 
 def times_with_nodes(
     times: Mapping[str, float], facts: EngineFacts, nodes: Mapping[str, tuple[str, ...]]
-) -> list[LayerTime]:
-    """Return the layers of :func:`layer_times` with the nodes that they compute.
+) -> list[dict[str, Any]]:
+    """Return the layers of :func:`layer_times` with the nodes that they compute, as plain data.
 
-    ``nodes`` are output tensors by node, in execution order.
+    Nodes and accelerator are empty if they are unknown. ``moves`` is whether the layer only changes a tensor's layout,
+    or copies it to or from a DLA. ``nodes`` are output tensors by node, in execution order.
     """
     layers = {layer.name: (layer, names) for layer, names in zip(facts.layers, layer_nodes(facts, nodes), strict=True)}
     unknown = EngineLayer("", "", "", (), False, False)
     found = []
     for name, ms in times.items():
         layer, names = layers.get(name, (unknown, ()))
-        found.append(LayerTime(name, ms, names, layer.accelerator, layer.moves))
+        where = {"nodes": list(names), "accelerator": layer.accelerator, "moves": layer.moves}
+        found.append({"name": name, "median_ms": ms, **where})
     return found
