@@ -241,26 +241,28 @@ class TrtEngine:
             self.batched = tuple(all(shapes[name][:1] == (rows,) for rows, shapes in of_rows) for name in outputs)
         self._first: execution_context.Context | None = None  # of the first profile, until a session takes it
         try:
-            main = self._queue_of(0)
-            with device, main.exclusive:
-                first = self._open_context(self.profiles[0], main.stream, self._profiles[self.profiles[0]])
+            self.inputs, self.outputs = self._open_first()
         except BaseException:
             self.close()
             raise
-        self._first = first
-        scaled = [name for name, layout in first.layouts.items() if self._scales.get(name) and layout.dtype == "int8"]
-        tensors = {
-            name: Tensor(name, layout.shape, "float32" if name in scaled else layout.dtype)
-            for name, layout in first.layouts.items()
-        }
-        self.inputs = tuple(one for name, one in tensors.items() if name in first.inputs)
-        self.outputs = tuple(one for name, one in tensors.items() if name not in first.inputs)
         self.outputs_known = True
         core = self._plan.dla_core if loadables else None
         info = {"backend": "tensorrt", "version": library.version, "dla_core": core, "loadables": loadables}
         if self._plan.unsupported:
             info["unsupported"] = self._plan.unsupported
         self.info: Mapping[str, Any] = MappingProxyType(info)
+
+    def _open_first(self) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
+        """Open a context of the first profile; return its inputs and outputs."""
+        queue = self._queue_of(0)
+        with self.device, queue.exclusive:
+            first = self._open_context(self.profiles[0], queue.stream, self._profiles[self.profiles[0]])
+        self._first, inputs, outputs = first, list[Tensor](), list[Tensor]()
+        for name, layout in first.layouts.items():
+            is_scaled = self._scales.get(name) and layout.dtype == "int8"
+            tensor = Tensor(name, layout.shape, "float32" if is_scaled else layout.dtype)
+            (inputs if name in first.inputs else outputs).append(tensor)
+        return tuple(inputs), tuple(outputs)
 
     def session(self, profile: str | None = None, on_host: OnHost = "all", queue_index: int = 0) -> TrtSession:
         """Return a new set of bound tensors with an execution context.
