@@ -257,8 +257,3 @@ def test_a_tensor_of_zeros_is_worth_a_warning() -> None:
     assert table.zero == ("dead", "y")
     assert any("tensor 'dead' and 1 more was 0 in all images" in line for line in table.warnings)
     assert table.amax("y") > 0
-
-
-def test_an_unknown_method_is_refused() -> None:
-    with pytest.raises(CalibrationError, match="did you mean 'entropy'"):
-        calibrate(small(), Noise(8), method="entrpy")

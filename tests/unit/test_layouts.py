@@ -208,7 +208,6 @@ def test_a_mot_sequence(tmp_path: Path) -> None:
         ("annotations/instances_val2017.json", "val2017"),
         ("annotations/instances_val2017.json", "images/val2017"),
         ("valid/_annotations.coco.json", "valid"),
-        ("instances_val.json", "images"),
     ],
 )
 def test_coco_in_usual_layouts(labels: str, images: str, tmp_path: Path) -> None:

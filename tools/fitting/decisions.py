@@ -14,7 +14,7 @@ from edgert.board.sections import Mode
 from edgert.placement.cost.coefficients import Coefficients, DlaCost, coefficients
 from tools.fitting import together
 from tools.fitting.chip import Chip, kind_of
-from tools.fitting.published import Design, Timing, published, set_mode
+from tools.fitting.published import Design, Timing, groups
 from tools.fitting.solve import Trial
 
 TIE = 0.03
@@ -131,11 +131,9 @@ def timed(trials: Iterable[Trial]) -> list[Option]:
 
 def compared(chip: Chip) -> Iterator[Trial]:
     """Yield predictions of rows that are in no fit, for comparison with rows that are."""
-    for group in published()["compared"]:
-        record = board(group["board"])
+    for record, mode, group in groups("compared"):
         if record.soc != chip.coefficients.soc:
             continue
-        mode = set_mode(record, group["mode"], group.get("clocks", {}))
         for model, size, precision, batch, accelerator, time_ms in group["rows"]:
             row = Timing(
                 record, mode, model, size, precision, batch, accelerator, time_ms, group["source"], group["publisher"]

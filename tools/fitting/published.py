@@ -77,10 +77,15 @@ def set_mode(record: Board, name: str, clocks: dict[str, float]) -> Mode:
     return record.mode(name).model_copy(update={key: float(value) for key, value in clocks.items()})
 
 
-def _networks() -> Iterator[Timing]:
-    for group in published()["timings"]:
+def groups(kind: str) -> Iterator[tuple[Board, Mode, dict[str, Any]]]:
+    """Yield the published groups of a kind, each with its board in the mode and with the clocks that it names."""
+    for group in published()[kind]:
         record = board(group["board"])
-        mode = set_mode(record, group["mode"], group.get("clocks", {}))
+        yield record, set_mode(record, group["mode"], group.get("clocks", {})), group
+
+
+def _networks() -> Iterator[Timing]:
+    for record, mode, group in groups("timings"):
         caller = next((name for measures, name in _CALLERS.items() if group["measures"].startswith(measures)), "")
         recorded = group.get("recorded", False)
         for model, size, precision, batch, accelerator, time_ms in group["rows"]:

@@ -6,14 +6,14 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.optimize import least_squares
 
-from edgert.board.record import Board, board
+from edgert.board.record import Board
 from edgert.board.sections import Mode
 from edgert.placement.contention import Contention
 from edgert.placement.cost import formulas
 from edgert.placement.cost.coefficients import ContentionCost, DlaCost, GpuCost
 from edgert.placement.cost.work import Numbers, table
 from tools.fitting.parts import Fit
-from tools.fitting.published import published, set_mode, works
+from tools.fitting.published import groups, works
 
 CLOSELY = ("tegra194",)
 """Chips whose contention was measured for pairs of demands, which says more than rates do."""
@@ -36,16 +36,8 @@ class Together:
 
 
 def rates(soc: str) -> list[Together]:
-    found = []
-    for group in published()["together"]:
-        record = board(group["board"])
-        if record.soc == soc:
-            found.append(
-                Together(
-                    record, set_mode(record, group["mode"], group.get("clocks", {})), *group["row"], group["source"]
-                )
-            )
-    return found
+    found = (Together(record, mode, *group["row"], group["source"]) for record, mode, group in groups("together"))
+    return [one for one in found if one.board.soc == soc]
 
 
 def predict_fps(row: Together, gpu: GpuCost, dla: DlaCost, contention: ContentionCost | None) -> float:
