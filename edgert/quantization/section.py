@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, get_args
 
-from edgert.config import AccuracyConfig, CalibrateConfig, EmbedTask, ModelConfig, load_pipeline
+from edgert.config import AccuracyConfig, CalibrateConfig, EmbedTask, InputConfig, ModelConfig, load_pipeline
 from edgert.config.model_section import value_of, verb_of
 from edgert.config.pipeline_file import input_words, parse_input, parse_task, task_words
 from edgert.errors import ConfigError, ModelError, nearest
@@ -89,7 +89,7 @@ def model_section(
     *,
     model: str | None = None,
     task: str | None = None,
-    input: str | None = None,
+    input: str | InputConfig | None = None,
     overrides: Sequence[str] = (),
     needs_task: bool = True,
     images: str | None = None,
@@ -108,7 +108,8 @@ def model_section(
             option = "--model" if model is not None else "--set"
             what = f"{option} works with pipelines only; {source} is an ONNX file"
             raise ConfigError(what, fix=f"leave {option} out")
-        return _infer_section(Path(source), task, input, needs_task, images, log)
+        given = parse_input(input) if isinstance(input, str) else input
+        return _infer_section(Path(source), task, given, needs_task, images, log)
     file = load_pipeline(pipeline_path(str(source)), overrides)
     names = list(file.config.models)
     if not names:
@@ -140,11 +141,11 @@ _FEW, _ENOUGH = 4, 16
 
 
 def _infer_section(
-    path: Path, task: str | None, input: str | None, needs_task: bool, images: str | None, log: Log | None
+    path: Path, task: str | None, input: InputConfig | None, needs_task: bool, images: str | None, log: Log | None
 ) -> ModelSection:
     written = None if task is None else parse_task(task)
     if input is not None and (written is not None or not needs_task):
-        config = ModelConfig(onnx=path.absolute(), task=written or EmbedTask(embed="none"), input=parse_input(input))
+        config = ModelConfig(onnx=path.absolute(), task=written or EmbedTask(embed="none"), input=input)
         return ModelSection(path.stem, config, str(path), Path())
     from edgert.wiring.inferred import infer
 
@@ -168,7 +169,7 @@ def _infer_section(
             where=str(path),
             fix=f"--task '{task_words(made.setting.task)}' or the like; edgert inspect {path} lists its outputs",
         )
-    found, setting = (parse_input(input) if input is not None else made.setting.input), made.setting
+    setting = made.setting
     if input is None and not made.sure:
         likely = input_words(setting.input)
         raise ConfigError(
@@ -183,7 +184,8 @@ def _infer_section(
     does = setting.task if made.task_sure else EmbedTask(embed="none")
     if log is not None and task is None and made.task_sure:
         log(f"task: {task_words(does)} ({made.task_notes[0]})")
-    return ModelSection(path.stem, ModelConfig(onnx=path.absolute(), task=does, input=found), str(path), Path())
+    config = ModelConfig(onnx=path.absolute(), task=does, input=input or setting.input)
+    return ModelSection(path.stem, config, str(path), Path())
 
 
 def _given_only(settings: dict[str, Any]) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """Ranges, INT8 models and calibration caches as files: ``edgert calibrate`` and ``edgert quantize``."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any, cast
@@ -134,15 +134,16 @@ def _section(
                 "model, task, input and overrides are for files", why="a section has its own", fix="leave them out"
             )
         return ModelSection(source.onnx.stem, source, "", Path())
-    text = "" if isinstance(input, InputConfig) and Path(source).suffix.lower() == ".onnx" else input
-    shown = str(images) if isinstance(images, (str, Path)) else None
-    found = model_section(
-        source, model=model, task=task, input=None if isinstance(text, InputConfig) else text, overrides=overrides,
-        needs_task=needs_task, images=shown, log=log,
-    )  # fmt: skip
-    if isinstance(input, InputConfig):
-        found = replace(found, config=found.config.model_copy(update={"input": input}))
-    return found
+    return model_section(
+        source,
+        model=model,
+        task=task,
+        input=input,
+        overrides=overrides,
+        needs_task=needs_task,
+        images=str(images) if isinstance(images, (str, Path)) else None,
+        log=log,
+    )
 
 
 def _with_images(

@@ -79,6 +79,9 @@ def test_a_section_has_its_own_settings(file: Path) -> None:
     section = ModelConfig(onnx=file, task=EmbedTask(embed="none"), input=INPUT)
     with pytest.raises(ConfigError, match="are for files"):
         edgert.calibrate(section, images(), input="rgb")
+    for given in ("rgb", INPUT):
+        with pytest.raises(ConfigError, match="--input works with ONNX files only"):
+            edgert.calibrate("usb-camera", images(), input=given)
 
 
 def test_how_a_file_is_fed_is_asked_where_nothing_shows_it(file: Path, tmp_path: Path) -> None:
