@@ -191,9 +191,9 @@ def _slots(file: PipelineFile, rows: Sequence[Row]) -> dict[str, Sequence[Infere
     found: dict[str, Sequence[InferenceSlot]] = {}
     for at, row in zip(levels_of(file), rows, strict=True):
         slots_of = BoardSlots(at, row)
-        for name, stage in at.config.stages.items():
+        for stage in at.config.stages.values():
             if isinstance(stage, InferStage) and stage.infer not in found:
-                found[stage.infer] = slots_of(name, stage, True)
+                found[stage.infer] = slots_of(stage, True)
     return found
 
 

@@ -18,7 +18,7 @@ from edgert.config import InferStage, PipelineFile, PipelineSource, load_pipelin
 from edgert.config.flow import fallback_levels, streams_of
 from edgert.errors import BudgetError, ConfigError, PlacementError
 from edgert.limits import TRACE_OBJECTS
-from edgert.placement.cost.coefficients import Coefficients, coefficients
+from edgert.placement.cost.coefficients import coefficients
 from edgert.placement.cost.power import Power, power
 from edgert.placement.plan_record import VERDICTS, BoardPlan, Check, Objective, Row, Verdict
 from edgert.placement.profile import read_profile
@@ -80,9 +80,8 @@ def power_steps(
     control.check()
     found = plan(file, board=machine.board.name).boards[0]
     placement = found.rows[found.chosen or 0].name if is_placed else "gpu"
-    costs = coefficients(machine.board.soc)
     here = machine.board.mode(machine.mode)
-    steps = steps_of(found, placement, machine.board, here, control, costs)
+    steps = steps_of(found, placement, machine.board, here, control)
     return PowerSteps(steps, control)
 
 
@@ -107,7 +106,7 @@ def levels_here(file: PipelineFile, root: Path = Path("/")) -> tuple[PowerStep, 
 
 
 def steps_of(
-    found: BoardPlan, placement: str, board: Board, here: Mode, control: PowerControl, costs: Coefficients
+    found: BoardPlan, placement: str, board: Board, here: Mode, control: PowerControl
 ) -> tuple[PowerStep, ...]:
     """Return steps for the board's present setting, then for caps of the GPU's clock there, then for lower modes.
 
@@ -130,7 +129,7 @@ def steps_of(
             fix="change to a mode that edgert plan shows: sudo nvpmodel -m NUMBER",
         )
     steps = [step_of(now, power(board, here))]
-    steps += _gpu_cap_steps(steps[0], board, here, control.gpu_steps_hz(), costs)
+    steps += _gpu_cap_steps(steps[0], board, here, control.gpu_steps_hz())
     for mode in board.modes:
         row = row_of(mode.name)
         # A mode is lower if its name has fewer watts; a mode without watts is the highest.
@@ -147,9 +146,7 @@ def step_of(row: Row, watts: Power, name: str = "") -> PowerStep:
     return PowerStep(name, row.power_w, min(watts.static_w, row.power_w), row.headroom, row.p99_ms)
 
 
-def _gpu_cap_steps(
-    first: PowerStep, board: Board, mode: Mode, steps_hz: Sequence[int], costs: Coefficients
-) -> Iterator[PowerStep]:
+def _gpu_cap_steps(first: PowerStep, board: Board, mode: Mode, steps_hz: Sequence[int]) -> Iterator[PowerStep]:
     """Yield steps with a slower GPU: work takes longer in proportion, but less energy because the voltage falls.
 
     All work counts as the GPU's, which is the worst case for speed. The governor measures the real power.
@@ -364,8 +361,8 @@ def _simulate_on(
     else:  # without power, only the latency of the slowest engine, as in a run
         steps = []
         for at, one in zip(levels_of(file), slots, strict=True):
-            stages = [(name, stage) for name, stage in at.config.stages.items() if isinstance(stage, InferStage)]
-            slowest_ms = max(min(slot.engine_ms for slot in one(name, stage, True)) for name, stage in stages)
+            stages = [stage for stage in at.config.stages.values() if isinstance(stage, InferStage)]
+            slowest_ms = max(min(slot.engine_ms for slot in one(stage, True)) for stage in stages)
             steps.append(PowerStep("", 0.0, 0.0, 1.0, slowest_ms))
     known = budget if platform.power is not None else replace(budget, power_w=None)
     governing = _governing(file, known, steps)

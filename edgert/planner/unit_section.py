@@ -232,7 +232,7 @@ def _units(network: Network, engine: EngineRow, rows: Sequence[UnitRow]) -> Draw
                 row.name, row.name.strip("/"), {row.on: 1.0}, note, "\n".join(_about(row)), heat.of(row.time_ms), group
             )
         )
-    lines = [line for edge in network.edges for line in _lines(edge, engine, network.home)]
+    lines = [line for edge in network.edges for line in _lines(edge, engine)]
     return _draw(boxes, lines, heat, "unit")
 
 
@@ -272,7 +272,7 @@ def _blocks(network: Network, engine: EngineRow, rows: Sequence[UnitRow]) -> Dra
         )
     by_blocks: dict[tuple[int, int], list[diagram.Line]] = {}
     for edge in network.edges:
-        for line in _lines(edge, engine, network.home):
+        for line in _lines(edge, engine):
             if owner[line.start] != owner[line.end]:
                 by_blocks.setdefault((owner[line.start], owner[line.end]), []).append(line)
     lines = [
@@ -288,7 +288,7 @@ def _first_details(lines: Sequence[diagram.Line]) -> Iterator[str]:
         yield f"and {len(lines) - _DETAILS} more"
 
 
-def _lines(edge: Edge, engine: EngineRow, home: str) -> Iterator[diagram.Line]:
+def _lines(edge: Edge, engine: EngineRow) -> Iterator[diagram.Line]:
     if edge.producer is None:
         return
     source = engine.assignment[edge.producer]

@@ -60,7 +60,7 @@ class BoardSlots:
     file: PipelineFile
     row: Row
 
-    def __call__(self, name: str, stage: InferStage, live: bool) -> Sequence[InferenceSlot]:
+    def __call__(self, stage: InferStage, live: bool) -> Sequence[InferenceSlot]:
         """Return the slots of a stage, as :data:`edgert.simulator.pipeline_design.Slots` does."""
         model = next(one for one in self.row.models if one.name == stage.infer)
         rows = rows_of(self.file.config.models[stage.infer], stage)
@@ -84,7 +84,7 @@ class HostSlots:
     file: PipelineFile
     profiles: Mapping[str, Profile]
 
-    def __call__(self, name: str, stage: InferStage, live: bool) -> Sequence[InferenceSlot]:
+    def __call__(self, stage: InferStage, live: bool) -> Sequence[InferenceSlot]:
         """Return the slots of a stage; raise PlacementError for accelerators that this machine lacks."""
         config, profile = self.file.config.models[stage.infer], self.profiles[stage.infer]
         rows = rows_of(config, stage)

@@ -46,8 +46,8 @@ class InferenceSlot:
         return _sum_ms(self.parts[number])
 
 
-Slots = Callable[[str, InferStage, bool], Sequence[InferenceSlot]]
-"""Function of a stage's name, the stage, and whether any source is live."""
+Slots = Callable[[InferStage, bool], Sequence[InferenceSlot]]
+"""Function of a stage, and whether any source is live."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +147,7 @@ class _Designer:
 
     def _inference_nodes(self, name: str, stage: InferStage, inputs: tuple[Edge, ...]) -> list[Node]:
         """Return the nodes of a model: one thread, a chain of threads, or a dispatcher, chains and a reorder buffer."""
-        branches = self._branches(name, stage)
+        branches = self._branches(stage)
         is_cut = any(len(slots[0].parts) > 1 for _, slots in branches)
         capacity = SEGMENT_QUEUE if is_cut else STAGE_QUEUE
         if len(branches) == 1:
@@ -168,7 +168,7 @@ class _Designer:
             nodes += chain
         return [*nodes, Node(name, tuple(ends), reorders=dispatcher.name, joins=False)]
 
-    def _branches(self, name: str, stage: InferStage) -> list[tuple[int, Sequence[InferenceSlot]]]:
+    def _branches(self, stage: InferStage) -> list[tuple[int, Sequence[InferenceSlot]]]:
         """Return (first level that uses it, its slots by level) for each thread or chain of a stage.
 
         As in a run, a model and its fallbacks share threads. They have separate threads if one has a ``placement:`` or
@@ -177,7 +177,7 @@ class _Designer:
         any_live = any(map(self._is_live, self.stages.values()))
         chain = variants_of(self.models, stage.infer)[: len(self.slots)]
         as_stages = [stage.model_copy(update={"infer": one}) for one in chain]
-        levels = [slots(name, one, any_live) for slots, one in zip(self.slots, as_stages, strict=False)]
+        levels = [slots(one, any_live) for slots, one in zip(self.slots, as_stages, strict=False)]
         is_placed = any(self.models[one].placement != "auto" for one in chain)
         shapes = {tuple(len(slot.parts) for slot in slots) for slots in levels}
         if len(levels) == 1 or is_placed or len(shapes) > 1:
