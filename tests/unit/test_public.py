@@ -79,7 +79,7 @@ def test_methods_of_a_pipeline_spell_their_arguments_out(method: str) -> None:
 
 def test_results_and_frames_show_what_a_program_needs() -> None:
     result = "detections frame image latest models outputs stage time_ns timestamp_ns with_output"
-    frame = "color crop delivery depth file format height index is_on_gpu lease media_ns planes region sender_ns stream"
+    frame = "color crop extra format height index is_on_gpu lease media_ns planes region stream"
     for kind, shown in ((edgert.Result, result), (edgert.Frame, f"{frame} timestamp_ns to_bgr to_host width")):
         assert " ".join(name for name in dir(kind) if not name.startswith("_")) == shown
 
