@@ -17,9 +17,11 @@ from edgert.config import InputConfig, flow
 from edgert.config.stages import DrawStage, SourceStage
 from edgert.errors import DeviceError, StageError
 from edgert.graph import load
+from edgert.memory import Counts
 from edgert.memory.cuda import CudaDevice
 from edgert.runtime import Result
 from edgert.runtime.frame import has_pixels, yuv_planes
+from edgert.runtime.summary import Summary
 from edgert.stages.context import Context
 from edgert.stages.gpu.infer_gpu import SLOTS
 from edgert.stages.kinds import Images
@@ -59,6 +61,15 @@ def lines(path: str = "out.jsonl") -> list[int]:
     return [json.loads(line)["frame"] for line in Path(path).read_text().splitlines()]
 
 
+def copied(rig: Rig | VideoRig, **given: Any) -> tuple[Summary, int, Counts]:
+    """Run the rig's pipeline; return its summary, the bytes copied once it was warm, and all counts."""
+    with rig.pipeline(**given) as pipeline:
+        warm = pipeline._assembly.counter.read()
+        summary = pipeline.run()
+        counts = pipeline._assembly.counter.read()
+    return summary, counts.bytes_copied - warm.bytes_copied, counts
+
+
 def is_whole(result: Result) -> bool:
     """Whether a frame is on the host, and every pixel as the camera wrote it."""
     luma, chroma = result.frame.planes
@@ -70,15 +81,10 @@ def is_whole(result: Result) -> bool:
 
 def test_without_anybody_who_looks_on_the_host_nothing_but_records_comes_down(rigged: Callable[..., Rig]) -> None:
     rig = rigged(QUIET)
-    with rig.pipeline() as pipeline:
-        warm = pipeline._assembly.counter.read()
-        summary = pipeline.run()
-        counts = pipeline._assembly.counter.read()
+    summary, nbytes, _ = copied(rig)
     assert lines() == list(range(40)) and rig.camera.device_asked is rig.device
     assert summary.notes.frames == {"cam": "on the GPU"} == summary.to_json()["frames"]
-    assert counts.bytes_copied - warm.bytes_copied == 43 * RECORD_BYTES, (
-        "of 40 frames, and of 3 slots that were warmed up"
-    )
+    assert nbytes == 43 * RECORD_BYTES, "of 40 frames, and of 3 slots that were warmed up"
     assert rig.camera.leased == 0
 
 
@@ -100,16 +106,12 @@ def test_everybody_who_looks_on_the_host_gets_the_one_copy_of_a_frame(rigged: Ca
         "  late: {sink: jsonl, from: again, path: late.jsonl}\n"
     )
     rig, called = rigged(stages + QUIET), list[bool]()
-    with rig.pipeline(callbacks={"find": lambda result: called.append(is_whole(result))}) as pipeline:
-        warm = pipeline._assembly.counter.read()
-        pipeline.run()
-        counts = pipeline._assembly.counter.read()
+    _, nbytes, counts = copied(rig, callbacks={"find": lambda result: called.append(is_whole(result))})
     indices = list(range(40))
     assert lines() == lines("late.jsonl") == lines("slow.jsonl") == indices
     assert sorted(SEEN) == sorted([(index, True) for index in indices] * 2)
     assert called == [True] * 40
-    down = counts.bytes_copied - warm.bytes_copied - 43 * RECORD_BYTES
-    assert down == 40 * NBYTES, "for own and what is behind it, slow and the callback"
+    assert nbytes - 43 * RECORD_BYTES == 40 * NBYTES, "for own and what is behind it, slow and the callback"
     assert rig.camera.leased == 0 and counts.escaped == 0
     assert rig.device.live_bytes == rig.camera.pool * NBYTES, "all memory for copies is given back"
 
@@ -138,10 +140,7 @@ def test_a_region_comes_down_alone_for_a_model_on_the_processor(rigged: Callable
         "  slows: {sink: jsonl, from: slow, path: slow.jsonl}\n"
     )
     rig = rigged(stages + QUIET)
-    with rig.pipeline() as pipeline:
-        warm = pipeline._assembly.counter.read()
-        pipeline.run()
-        counts = pipeline._assembly.counter.read()
+    _, nbytes, _ = copied(rig)
     assert lines("slow.jsonl") == list(range(40))
     session = OrtBackend().compile(load(rig.path.with_name("parts.onnx")), EngineOptions(threads=1)).session()
     preprocessor = Preprocessor(InputConfig(resize="stretch"), session.inputs["x"], "parts.onnx")
@@ -152,8 +151,7 @@ def test_a_region_comes_down_alone_for_a_model_on_the_processor(rigged: Callable
         )
         preprocessor.into(0, frame_of(WIDTH, HEIGHT, "nv12", pixels=gray).crop(0, 0, WIDTH // 2, HEIGHT // 2))
         assert found["outputs"]["slow"]["vector"] == pytest.approx(session.run(1)[0].ravel(), abs=1e-3)
-    down = counts.bytes_copied - warm.bytes_copied - 43 * RECORD_BYTES
-    assert 0 < down <= 40 * NBYTES // 2, "half as high, the gaps between its rows included"
+    assert 0 < nbytes - 43 * RECORD_BYTES <= 40 * NBYTES // 2, "half as high, the gaps between its rows included"
 
 
 def test_parts_of_a_frame_that_meet_again_go_on(rigged: Callable[..., Rig]) -> None:
@@ -230,14 +228,11 @@ def test_pixels_of_a_video_that_the_gpu_decodes_are_those_of_the_processor(
         "  slows: {sink: jsonl, from: slow, path: slow.jsonl}\n"
     )
     rig = VideoRig(tmp_path, monkeypatch, stages + QUIET, device)
-    with rig.pipeline() as pipeline:
-        warm = pipeline._assembly.counter.read()
-        summary = pipeline.run()
-        counts = pipeline._assembly.counter.read()
+    summary, nbytes, counts = copied(rig)
     assert lines() == lines("slow.jsonl") == list(range(60)) and summary.dropped == 0
     assert summary.notes.frames["cam"].startswith("on the GPU, and a copy on the host, since ")
     records = 60 + (3 if device is None else 6)  # the slots are warmed up, and where there are graphs recorded
-    assert counts.bytes_copied - warm.bytes_copied == 60 * 320 * 240 * 3 // 2 + records * RECORD_BYTES
+    assert nbytes == 60 * 320 * 240 * 3 // 2 + records * RECORD_BYTES
     assert counts.escaped == 0
     source = source_for("cam", SourceStage(source=str(clip), decode="cpu"), Context(tmp_path))
     for frame in source.frames(threading.Event()):

@@ -1,6 +1,7 @@
 """Building in another process: what it reports, how it fails, how it is ended. The compiler is a double."""
 
 import os
+import subprocess
 import threading
 import time
 from functools import partial
@@ -9,6 +10,7 @@ from unittest.mock import Mock
 
 import pytest
 
+from edgert import installation
 from edgert.backend.tensorrt import build_process, build_request, log
 from edgert.errors import BuildError, DeviceError
 
@@ -49,7 +51,7 @@ def test_an_error_keeps_its_class() -> None:
 
 
 def test_a_process_that_cannot_be_started_leaves_no_pipe_open(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(build_process.subprocess, "Popen", Mock(side_effect=OSError("temporarily unavailable")))
+    monkeypatch.setattr(subprocess, "Popen", Mock(side_effect=OSError("temporarily unavailable")))
     before = len(list(Path("/proc/self/fd").iterdir()))
     with pytest.raises(DeviceError, match="cannot start a process that builds an engine") as caught:
         run(request("succeed"))
@@ -68,7 +70,7 @@ def test_canceling(deed: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_whatever_interrupts_the_wait_ends_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
     started: list[int] = []
-    popen = build_process.subprocess.Popen
+    popen = subprocess.Popen
 
     def remembered(*args: object, **options: object) -> object:
         process = popen(*args, **options)
@@ -78,7 +80,7 @@ def test_whatever_interrupts_the_wait_ends_the_process(monkeypatch: pytest.Monke
     def interrupt(record: log.LogRecord) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(build_process.subprocess, "Popen", remembered)
+    monkeypatch.setattr(subprocess, "Popen", remembered)
     with pytest.raises(KeyboardInterrupt):
         run(request("stubborn"), log=interrupt)
     with pytest.raises(ProcessLookupError):
@@ -89,9 +91,7 @@ def test_the_real_worker_without_tensorrt_tells_how_to_get_it(monkeypatch: pytes
     """A module of that name which cannot be imported, found before whatever this machine has."""
     for name in ("tensorrt", "tensorrt_rtx", "tensorrt_rtx_bindings"):
         (tmp_path / f"{name}.py").write_text("raise ImportError('libnvinfer.so.10: cannot open shared object file')")
-    monkeypatch.setattr(
-        build_process.installation, "python_path", lambda: os.pathsep.join([str(tmp_path), str(Path.cwd())])
-    )
+    monkeypatch.setattr(installation, "python_path", lambda: os.pathsep.join([str(tmp_path), str(Path.cwd())]))
     with pytest.raises(DeviceError, match="TensorRT cannot be used here") as caught:
         build_process.build(request("x"))
     assert "libnvinfer.so.10" in caught.value.why and "pip install tensorrt" in caught.value.fix
