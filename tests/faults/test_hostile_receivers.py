@@ -14,9 +14,10 @@ from edgert.config import SinkStage
 from edgert.config.stages import SourceStage
 from edgert.stages.context import Context
 from edgert.stages.sink.send import nats, sender, server, webhook
+from edgert.stages.sink.send.segment import Message
 from edgert.stages.sink.send.sender import Sender
 from edgert.stages.sink.send.server import Server
-from edgert.stages.sink.send.spool import Message, Spool
+from edgert.stages.sink.send.spool import Spool
 from edgert.stages.sink.send.webhook import WebhookPublisher
 from edgert.stages.source import nats_source
 from edgert.stages.source.kinds import source_for
@@ -25,7 +26,7 @@ from tests.helpers.growth import Holds
 from tests.helpers.waiting import wait_until
 
 PATIENCE_S = 60.0
-MESSAGE = Message(1, "a-1", "result", "gate", "", b'{"id":"a-1"}')
+MESSAGE = Message(1, 0.0, "result", "gate", "", b'{"id":"a-1"}')
 
 
 def publisher(port: int, scheme: str = "http") -> WebhookPublisher:
@@ -63,7 +64,7 @@ def test_every_exchange_ends(name: str, hurried: None, caplog: pytest.LogCapture
 
 
 def test_a_receiver_that_does_not_read_is_given_up(hurried: None) -> None:
-    big = Message(1, "a-1", "result", "gate", "", b'{"x":"%s"}' % (b"x" * (32 << 20)))
+    big = Message(1, 0.0, "result", "gate", "", b'{"id":"a-1","x":"%s"}' % (b"x" * (32 << 20)))
     with hostile_http.server("nothing", reads=False) as port:
         one = publisher(port)
         one.connect()

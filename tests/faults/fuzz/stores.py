@@ -16,14 +16,15 @@ import numpy as np
 from edgert.config import SinkStage
 from edgert.errors import EdgertError
 from edgert.stages.gallery import Gallery
+from edgert.stages.sink.send.segment import Message
 from edgert.stages.sink.send.sender import RefusedError
-from edgert.stages.sink.send.spool import Message, Spool
+from edgert.stages.sink.send.spool import Spool
 from edgert.stages.sink.send.webhook import WebhookPublisher
 from tests.faults.fuzz import mutate
 from tests.helpers.damage import damaged
 
 _MESSAGES, _PATIENCE_S, _HURRY_S = 60, 30.0, 0.3
-_MESSAGE = Message(1, "a-1", "result", "gate", "", b'{"id":"a-1"}')
+_MESSAGE = Message(1, 0.0, "result", "gate", "", b'{"id":"a-1"}')
 
 ANSWERS = (
     b"HTTP/1.1 204 No Content\r\n\r\n",

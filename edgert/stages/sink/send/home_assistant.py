@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from edgert.config.flow import sources_of
 from edgert.config.stages import StageConfig
-from edgert.stages.sink.send.spool import Message
+from edgert.stages.sink.send.segment import Message
 from edgert.stages.zones.areas import ZonesSection
 from edgert.stages.zones.rules import EventsSection
 

@@ -10,10 +10,10 @@ from typing import Any, ClassVar
 from pydantic import Field
 
 from edgert.stages.context import Context
+from edgert.stages.sink.send.segment import Message
 from edgert.stages.sink.send.sender import Publisher, RefusedError
 from edgert.stages.sink.send.server import PACKET_BYTES, TIMEOUT_S, fill_topic
 from edgert.stages.sink.send.sink import Sends, Topic
-from edgert.stages.sink.send.spool import Message
 
 PORT = 9092
 

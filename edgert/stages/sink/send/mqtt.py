@@ -20,10 +20,10 @@ from edgert.errors import ArtifactError
 from edgert.files import replace_bytes
 from edgert.stages.context import Context
 from edgert.stages.sink.send.home_assistant import BIRTH, PREFIX, Publication, Sensor, Sensors, sensors_of
+from edgert.stages.sink.send.segment import Message
 from edgert.stages.sink.send.sender import Publisher
 from edgert.stages.sink.send.server import PACKET_BYTES, TIMEOUT_S, fill_topic
 from edgert.stages.sink.send.sink import Sends, Topic
-from edgert.stages.sink.send.spool import Message
 
 log = logging.getLogger("edgert.send")
 

@@ -16,10 +16,10 @@ from pydantic import Field
 
 from edgert.runtime.trace_ids import traceparent_of
 from edgert.stages.context import Context
+from edgert.stages.sink.send.segment import Message
 from edgert.stages.sink.send.sender import RefusedError
 from edgert.stages.sink.send.server import PACKET_BYTES, TIMEOUT_S, Server, fill_topic
 from edgert.stages.sink.send.sink import Sends, Topic
-from edgert.stages.sink.send.spool import Message
 from edgert.stages.sink.tcp_server import LoopThread, wait_for_ever
 
 PORT = 4222

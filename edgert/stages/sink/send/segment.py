@@ -33,17 +33,19 @@ _RECORD = re.compile(rb"([0-9a-f]{8})( (\d{1,9}) [^\t\n]{,2000}\t)")
 
 The body and a line break follow. JSON has no tab, so no body contains a head.
 """
-KINDS = ("result", "event", "crops")
-"""Kinds of messages."""
+_ID_AT = len(b'{"id":"')
 
 
-class Row(NamedTuple):
-    """A stored message.
+class Message(NamedTuple):
+    """A message.
 
     Attributes:
-        number: number in the spool, which rises.
+        number: number in the spool; it rises, and is never used twice in a run.
         time_s: arrival by the monotonic clock of its run.
-        kind, stream, rule, body: parts of the message; see :class:`~edgert.stages.sink.send.spool.Message`.
+        kind: ``result``, ``event`` or ``crops``.
+        rule: rule of an event; empty for other kinds.
+        body: JSON object in UTF-8 that begins with the id.
+        is_earlier: whether it comes from an earlier run.
     """
 
     number: int
@@ -52,6 +54,12 @@ class Row(NamedTuple):
     stream: str
     rule: str
     body: bytes
+    is_earlier: bool = False
+
+    @property
+    def id(self) -> str:
+        """Globally unique id, the same each time that the message is sent."""
+        return self.body[_ID_AT : self.body.index(b'"', _ID_AT)].decode()
 
     @property
     def size_bytes(self) -> int:
@@ -59,8 +67,8 @@ class Row(NamedTuple):
         return len(self.body) + ROW_BYTES
 
     def encode(self) -> bytes:
-        """Return the record of the row."""
-        return _with_checksum(b" %d %b\t%b\n" % (len(self.body), json.dumps(self[:-1]).encode(), self.body))
+        """Return the record of the message."""
+        return _with_checksum(b" %d %b\t%b\n" % (len(self.body), json.dumps(self[:5]).encode(), self.body))
 
 
 def _with_checksum(line: bytes) -> bytes:
@@ -86,12 +94,12 @@ class Segment:
         self.path, self.epoch_s = path, epoch_s
         self.count, self.size_bytes, self.last = 0, 0, -1
         self.is_earlier = self.is_damaged = self.is_dirty = False
-        self._rows: deque[Row] | None = deque()
+        self._rows: deque[Message] | None = deque()
         self._first_s, self._gone = 0.0, -1
         self._file, self._end, self._capacity_bytes = -1, _HEADER_BYTES, SEGMENT_BYTES
 
     @classmethod
-    def create(cls, path: Path | None, epoch_s: float, row: Row, record: bytes) -> Segment:
+    def create(cls, path: Path | None, epoch_s: float, row: Message, record: bytes) -> Segment:
         """Create a file with a message. Raises OSError."""
         made = cls(None, epoch_s)
         made._capacity_bytes = max(SEGMENT_BYTES, _HEADER_BYTES + len(record))
@@ -118,7 +126,7 @@ class Segment:
         """Time of day at which the oldest message arrived."""
         return self.epoch_s + self._first_s
 
-    def rows(self) -> deque[Row]:
+    def rows(self) -> deque[Message]:
         """Return the messages, which are read from the file where they are not in memory.
 
         Raises OSError where the process has too few descriptors or too little memory now. The messages stay then.
@@ -134,7 +142,7 @@ class Segment:
         assert self._rows is not None
         return self._rows
 
-    def append(self, row: Row, record: bytes) -> bool:
+    def append(self, row: Message, record: bytes) -> bool:
         """Append a message; return False where it has no room. Raises OSError."""
         if self.is_earlier or self._end + len(record) > self._capacity_bytes:
             return False
@@ -245,7 +253,7 @@ class Segment:
             self._add(row)
         return float(epoch_s)
 
-    def _read_records(self, data: bytes) -> Iterator[Row]:
+    def _read_records(self, data: bytes) -> Iterator[Message]:
         """Yield the complete rows that are still needed, in any order: a medium may have moved some of them."""
         view, at, end = memoryview(data), _HEADER_BYTES, _HEADER_BYTES
         while (found := _RECORD.search(data, at)) is not None:
@@ -254,12 +262,12 @@ class Segment:
                 self.is_damaged |= found.start() > end
                 at = end = body_end + 1
                 number, time_s, kind, stream, rule = json.loads(found[2].split(maxsplit=1)[1])
-                row = Row(number, time_s, kind, stream, rule, data[found.end() : body_end])
+                row = Message(number, time_s, kind, stream, rule, data[found.end() : body_end], self.is_earlier)
                 if self._gone < row.number <= self.last:
                     yield row
         self.is_damaged |= bool(data[end:].strip(b"\0"))
 
-    def _add(self, row: Row) -> None:
+    def _add(self, row: Message) -> None:
         rows = self.rows()
         if not rows:
             self._first_s = row.time_s

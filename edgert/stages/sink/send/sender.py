@@ -10,7 +10,8 @@ from typing import Protocol
 
 from edgert.errors import cause, printable
 from edgert.memory import Lease
-from edgert.stages.sink.send.spool import Message, Spool
+from edgert.stages.sink.send.segment import Message
+from edgert.stages.sink.send.spool import Spool
 
 log = logging.getLogger("edgert.send")
 

@@ -14,14 +14,13 @@ import uuid
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
 from edgert.errors import StageError, cause
 from edgert.files import try_lock
 from edgert.stages.sink import output_file, retention
-from edgert.stages.sink.send.segment import Row, Segment, open_own
+from edgert.stages.sink.send.segment import Message, Segment, open_own
 
 log = logging.getLogger("edgert.send")
 
@@ -37,28 +36,6 @@ _KEPT = 3
 """Damaged files that are kept."""
 _ASIDE_BYTES = 16 << 20
 """Maximum size of the messages that cannot be sent and are kept for the user."""
-
-
-@dataclass(frozen=True, slots=True)
-class Message:
-    """A message.
-
-    Attributes:
-        number: number in the spool; it rises, and is never used twice in a run.
-        id: globally unique id, the same each time that the message is sent.
-        kind: one of :data:`~edgert.stages.sink.send.segment.KINDS`.
-        rule: rule of an event; empty for other kinds.
-        body: JSON object in UTF-8, with the id.
-        is_earlier: whether it comes from an earlier run.
-    """
-
-    number: int
-    id: str
-    kind: str
-    stream: str
-    rule: str
-    body: bytes
-    is_earlier: bool = False
 
 
 class Spool:
@@ -112,7 +89,7 @@ class Spool:
             if not body.startswith(_OWN_ID):
                 body = b'%b%b-%d",%b' % (_OWN_ID, self.name.encode(), number, body[1:])
             try:
-                self._append(Row(number, time.monotonic(), kind, stream, rule, body))
+                self._append(Message(number, time.monotonic(), kind, stream, rule, body))
             except OSError as error:
                 if time.monotonic() >= self._full_until:
                     self._full_until = time.monotonic() + _RETRY_S
@@ -132,7 +109,7 @@ class Spool:
             for segment in () if self._is_closed else self._segments:
                 if len(found) < count and segment.count and segment.last > after:
                     newer = [row for row in self._rows(segment) if row.number > after]
-                    found += [_message(row, segment.is_earlier) for row in newer[: count - len(found)]]
+                    found += newer[: count - len(found)]
         return found
 
     def remove(self, messages: Sequence[Message]) -> None:
@@ -165,7 +142,7 @@ class Spool:
                 self._count_dropped(late, f"they could not be sent for {self._age_s:g} s")
             excess_bytes = self.size_bytes - self._limit_bytes
 
-            def is_excess(_: Segment, row: Row) -> bool:
+            def is_excess(_: Segment, row: Message) -> bool:
                 nonlocal excess_bytes
                 excess_bytes -= row.size_bytes
                 return excess_bytes + row.size_bytes > 0
@@ -226,7 +203,7 @@ class Spool:
             else:
                 self._remove(segment)
 
-    def _append(self, row: Row) -> None:
+    def _append(self, row: Message) -> None:
         record, before = row.encode(), self._segments[-1] if self._segments else None
         try:
             if before is not None and before.append(row, record):
@@ -245,7 +222,7 @@ class Spool:
             before.seal()
         self._segments.append(made)
 
-    def _rows(self, segment: Segment) -> deque[Row]:
+    def _rows(self, segment: Segment) -> deque[Message]:
         """Return the messages of a file, and keep those of the file before no longer in memory."""
         if segment is not self._loaded and segment is not self._segments[-1]:
             if self._loaded is not None:
@@ -266,7 +243,7 @@ class Spool:
             gone += self._segments[0].forget(last)
         return gone
 
-    def _drop_while(self, is_due: Callable[[Segment, Row], bool]) -> int:
+    def _drop_while(self, is_due: Callable[[Segment, Message], bool]) -> int:
         """Remove the oldest messages for which ``is_due`` is true; return how many."""
         last = -1
         for segment in self._segments:
@@ -316,9 +293,3 @@ def _lock(path: Path, where: str) -> int:
             fix="stop the other, or give this pipeline a spool: of its own",
         )
     return lock
-
-
-def _message(row: Row, is_earlier: bool) -> Message:
-    begin = len(_OWN_ID)
-    own = row.body[begin : row.body.index(b'"', begin)].decode()
-    return Message(row.number, own, row.kind, row.stream, row.rule, row.body, is_earlier)

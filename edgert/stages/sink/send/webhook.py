@@ -28,10 +28,10 @@ from pydantic import Field, model_validator
 from edgert import limits
 from edgert.errors import printable
 from edgert.stages.context import Context
+from edgert.stages.sink.send.segment import Message
 from edgert.stages.sink.send.sender import Publisher, RefusedError
 from edgert.stages.sink.send.server import Server
 from edgert.stages.sink.send.sink import Sends
-from edgert.stages.sink.send.spool import Message
 
 EXCHANGE_S = limits.EXCHANGE_S
 """Maximum seconds for a request and its answer."""

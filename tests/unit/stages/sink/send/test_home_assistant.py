@@ -7,7 +7,7 @@ from itertools import combinations
 import pytest
 
 from edgert.stages.sink.send.home_assistant import Publication, Sensor, Sensors, identifier
-from edgert.stages.sink.send.spool import Message
+from edgert.stages.sink.send.segment import Message
 
 NAMES = [
     "Süd",
@@ -32,7 +32,7 @@ NAMES = [
 
 def event(rule: str, number: str, phase: str, earlier: bool = False, stream: str = "gate") -> Message:
     body = json.dumps({"event": {"id": number, "phase": phase}}).encode()
-    return Message(1, "x-1", "event", stream, rule, body, earlier)
+    return Message(1, 0.0, "event", stream, rule, body, earlier)
 
 
 def sensors(*known: Sensor, pipeline: str = "pole") -> Sensors:

@@ -14,8 +14,9 @@ from unittest.mock import Mock
 import pytest
 
 from edgert.stages.sink.send import sender
+from edgert.stages.sink.send.segment import Message
 from edgert.stages.sink.send.sender import RefusedError, Sender
-from edgert.stages.sink.send.spool import Message, Spool
+from edgert.stages.sink.send.spool import Spool
 from tests.helpers.waiting import wait_until
 
 PATIENCE_S = 30.0

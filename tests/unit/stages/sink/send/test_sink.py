@@ -14,9 +14,10 @@ from edgert.config import SinkStage, SourceStage
 from edgert.errors import StageError
 from edgert.stages.context import Context
 from edgert.stages.sink.send.messages import Writer
+from edgert.stages.sink.send.segment import Message
 from edgert.stages.sink.send.server import Server as Address
 from edgert.stages.sink.send.sink import SendSink
-from edgert.stages.sink.send.spool import Message, Spool
+from edgert.stages.sink.send.spool import Spool
 from edgert.stages.sink.send.webhook import WebhookPublisher
 from edgert.stages.source.api import ApiSource
 from edgert.testing import sample
@@ -92,7 +93,7 @@ def test_images_are_made_while_there_is_a_frame(tmp_path: Path) -> None:
 
 
 def test_headers_of_a_webhook_are_ascii_for_any_name() -> None:
-    message = Message(1, "x-1", "event", "gate", "run", b"{}")
+    message = Message(1, 0.0, "event", "gate", "run", b'{"id":"x-1"}')
     config = SinkStage.model_validate({"sink": "webhook", "from": "track", "server": "http://h/"})
     headers = WebhookPublisher(config, "tür")._all_headers(message, b"{}", {})
     assert (headers["ce-source"], headers["ce-type"]) == ("/edgert/t%C3%BCr/gate", "edgert.event.run")

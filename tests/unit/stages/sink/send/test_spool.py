@@ -15,7 +15,7 @@ from unittest.mock import Mock
 import pytest
 
 from edgert.errors import StageError
-from edgert.stages.sink.send.segment import Row, Segment
+from edgert.stages.sink.send.segment import Message, Segment
 from edgert.stages.sink.send.spool import Spool
 from tests.helpers.command import ROOT
 
@@ -317,7 +317,7 @@ def test_a_block_in_the_wrong_place_hides_no_message(tmp_path: Path) -> None:
 
 def test_a_record_in_a_body_is_no_message(tmp_path: Path) -> None:
     one = spool(tmp_path / "a")
-    forged = Row(1 << 40, 0.0, "event", "gate", "yard", b'{"id":"forged-1"}').encode().decode("latin-1")
+    forged = Message(1 << 40, 0.0, "event", "gate", "yard", b'{"id":"forged-1"}').encode().decode("latin-1")
     one.put("event", "gate", "yard", json.dumps({"x": 40 * " " + "event" + forged}, ensure_ascii=False).encode())
     put(one, 1)
     one.close()
