@@ -6,6 +6,7 @@ import threading
 import time
 from functools import partial
 from pathlib import Path
+from typing import Any
 from unittest.mock import Mock
 
 import pytest
@@ -72,7 +73,7 @@ def test_whatever_interrupts_the_wait_ends_the_process(monkeypatch: pytest.Monke
     started: list[int] = []
     popen = subprocess.Popen
 
-    def remembered(*args: object, **options: object) -> object:
+    def remembered(*args: Any, **options: Any) -> Any:
         process = popen(*args, **options)
         started.append(process.pid)
         return process
