@@ -118,13 +118,15 @@ def results_of(path: Path) -> list[dict[str, Any]]:
 
 
 def test_a_bug_in_a_decoder_is_found_at_its_frame_alone(belts: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The bug moves the boxes of frames with most objects by the least that a float can."""
+    """The bug moves the boxes of frames with most objects by the least that a float can, and that no digit shows."""
     counts = {(one["stream"], one["frame"]): len(one["outputs"]["find"]["objects"]) for one in results_of(belts)}
     own, most = CheckedRecords.__call__, max(counts.values())
 
     def bugged(checked: CheckedRecords, *arguments: Any) -> Any:
         record: Detections = own(checked, *arguments)
-        return replace(record, boxes=np.nextafter(record.boxes, np.float32(1e9))) if len(record) == most else record
+        moved = np.nextafter(record.boxes, np.float32(1e9))
+        moved = np.where(moved.round(2) == record.boxes.round(2), moved, record.boxes)
+        return replace(record, boxes=moved) if len(record) == most else record
 
     monkeypatch.setattr(CheckedRecords, "__call__", bugged)
     made = replay(belts)

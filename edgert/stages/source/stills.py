@@ -1,7 +1,6 @@
 """Image files, read in one way: whatever their names, rotated by their metadata, without messages of OpenCV."""
 
 import logging
-import struct
 from pathlib import Path
 from typing import BinaryIO
 
@@ -17,9 +16,6 @@ _MOST_BYTES = 2**31 - 1
 """Largest buffer of OpenCV."""
 _HEAD_BYTES = 1 << 16
 """First bytes of a PNG file, where an animation is declared before the first image."""
-_MOST_PAGES = 64
-_REDUCED = 1
-"""Bit that marks a TIFF page as a smaller version of another (TIFF 6.0, NewSubfileType)."""
 
 
 def is_image(path: Path) -> bool:
@@ -27,10 +23,15 @@ def is_image(path: Path) -> bool:
     try:
         if not path.is_file():  # opening a named pipe would block
             return False
-        with path.open("rb") as file:  # OpenCV itself opens only names in UTF-8
-            return bool(cv2.haveImageReader(f"/proc/self/fd/{file.fileno()}"))
+        with path.open("rb") as file:
+            return bool(cv2.haveImageReader(_open_path(file)))
     except OSError:
         return False
+
+
+def _open_path(file: BinaryIO) -> str:
+    """Return a path of an open file for OpenCV, which opens only names in UTF-8."""
+    return f"/proc/self/fd/{file.fileno()}"
 
 
 def more_images(path: Path) -> str:
@@ -43,27 +44,11 @@ def more_images(path: Path) -> str:
             # https://developers.google.com/speed/webp/docs/riff_container
             if head[8:16] == b"WEBPVP8X" and head[20] & 2:
                 return "convert it to .gif or .mp4 to play it as a video"
-            if head[:4] in (b"II*\0", b"MM\0*") and _pages(file, ">" if head[:1] == b"M" else "<") > 1:
+            if head[:4] in (b"II*\0", b"MM\0*") and cv2.imcount(_open_path(file)) > 1:
                 return "save each of its pages as a file"
-    except (OSError, struct.error, IndexError):  # decoding reports the damage
+    except (OSError, IndexError, cv2.error):  # decoding reports the damage
         pass
     return ""
-
-
-def _pages(file: BinaryIO, order: str) -> int:
-    """Count the full-size pages of a TIFF file, up to a limit. Raises struct.error where it is cut off."""
-    count, place = 0, 4
-    for _ in range(_MOST_PAGES):
-        file.seek(place)
-        (begin,) = struct.unpack(f"{order}I", file.read(4))
-        if not begin:
-            break
-        file.seek(begin)
-        (length,) = struct.unpack(f"{order}H", file.read(2))
-        tags = dict(struct.iter_unpack(f"{order}H6xI", file.read(12 * length)))
-        count += not tags.get(254, 0) & _REDUCED
-        place = begin + 2 + 12 * length
-    return count
 
 
 def read_image(path: Path) -> U8 | None:
