@@ -180,7 +180,7 @@ class Gst(Kind):
     @staticmethod
     def is_live(config: SourceStage) -> bool:
         """Return whether the pipeline has a live element, unless the file sets ``realtime``."""
-        return names_live(_rest(config)) if config.realtime is None else config.realtime
+        return names_live(config.source.partition(":")[2]) if config.realtime is None else config.realtime
 
     make: ClassVar[Make] = gst_source
 
@@ -269,10 +269,6 @@ def videos_pattern(config: SourceStage, directory: Path) -> Path:
     return absolute(config.source.removeprefix("videos:").removeprefix("file://"), directory)
 
 
-def _rest(config: SourceStage) -> str:
-    return config.source.partition(":")[2]
-
-
 KINDS = {
     "file": File,
     "recording": Recording,
@@ -294,20 +290,15 @@ KINDS = {
 }
 """Kinds by their names and by their schemes."""
 
-_PREFIXES = (
-    "v4l2://",
-    "usb:",
-    "csi://",
-    "recording:",
-    "videos:",
-    "images:",
-    "gst:",
-    "python:",
-    "synthetic:",
-    "file:",
-    "ros2://",
-    "bag:",
-)
+_PREFIXES = {
+    "v4l2:": "camera",
+    "usb:": "camera",
+    "/dev/": "camera",
+    "csi:": "csi",
+    "ros2+zenoh:": "ros2+zenoh",
+    **{f"{name}:": name for name in ("recording", "videos", "images", "gst", "python", "synthetic", "ros2", "bag")},
+}
+"""First letters of a source that tell its kind."""
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.\-]+):")
 """A scheme of at least two letters, because ``C:`` begins a path."""
 _CAMERA_KEYS = ("size", "format", "decode", "sensor_mode", "flip", "start")
@@ -327,8 +318,9 @@ def source_for(name: str, config: SourceStage, context: Context | None = None) -
     kind, where = kind_of(config.source, context.directory), f"stages.{name}"
     if not kind:
         unknown = config.source.partition(":")[0]
-        schemes = (f"{one}://" for one in (*rtsp.SCHEMES, "nats"))
-        known = (*_PREFIXES, *schemes, *(f"{one.name}:" for one in SOURCES.foreign()))
+        others = (f"{one}://" for one in (*rtsp.SCHEMES, "nats"))
+        own = (f"{one}//" if one in ("v4l2:", "csi:", "ros2:", "ros2+zenoh:") else one for one in _PREFIXES)
+        known = (*own, "file:", *others, *(f"{one.name}:" for one in SOURCES.foreign()))
         raise ConfigError(
             f"unknown source {redact(config.source)!r}{nearest(unknown, (one.partition(':')[0] for one in known))}",
             why=f"no source is called {unknown}:",
@@ -361,13 +353,8 @@ def kind_of(source: str, directory: Path = Path()) -> str:
     """
     if source == "api":
         return "api"
-    for prefix in ("python", "synthetic", "recording", "videos", "images", "gst", "bag", "ros2+zenoh", "ros2"):
-        if source.startswith(f"{prefix}:"):
-            return prefix
-    if source.startswith(("v4l2:", "usb:", "/dev/")):
-        return "camera"
-    if source.startswith("csi:"):
-        return "csi"
+    if kind := next((kind for prefix, kind in _PREFIXES.items() if source.startswith(prefix)), ""):
+        return kind
     scheme = _SCHEME.match(source)
     if scheme is None or source.startswith("file://") or exists(absolute(source, directory)):
         path = absolute(source.removeprefix("file://"), directory)
