@@ -154,11 +154,7 @@ def test_a_callback_that_fails_on_one_of_several_results_loses_that_one_alone(on
 
 
 def test_batches_that_a_program_submits_are_all_worked_on_and_given_back() -> None:
-    source, leases, came = (
-        ApiSource("cam", SourceStage(source="api", queue=16), Context()),
-        [],
-        list[int](),
-    )
+    source, leases, came = ApiSource("cam", SourceStage(source="api", queue=16), Context()), [], list[int]()
     real = source.images
 
     def images(*given: object, **options: object) -> object:

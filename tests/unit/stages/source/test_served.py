@@ -33,11 +33,7 @@ class Served:
         self, capacity: int = 2, work: Callable[[Result], object] = lambda result: None, **options: object
     ) -> None:
         config = SourceStage.model_validate({"source": "api", **options})
-        self.source, self.begin, self.entered = (
-            ApiSource("cam", config, Context()),
-            threading.Event(),
-            Event(),
-        )
+        self.source, self.begin, self.entered = ApiSource("cam", config, Context()), Event(), Event()
 
         def process(result: Result) -> None:
             self.entered.set()

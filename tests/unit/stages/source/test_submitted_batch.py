@@ -15,11 +15,7 @@ from edgert.stages.source.user_memory import most_in_use
 
 
 def source_of(**options: Any) -> ApiSource:
-    return ApiSource(
-        "cam",
-        SourceStage.model_validate({"source": "api", "queue": 16, **options}),
-        Context(),
-    )
+    return ApiSource("cam", SourceStage.model_validate({"source": "api", "queue": 16, **options}), Context())
 
 
 def numbered(count: int, *shape: int) -> Any:

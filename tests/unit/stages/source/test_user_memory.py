@@ -167,11 +167,8 @@ class TestTensors:
 
 
 def plain_source(**options: object) -> ApiSource:
-    return ApiSource(
-        "cam",
-        SourceStage.model_validate({"source": "api", **options}),
-        Context(clock=VirtualClock(1000)),
-    )
+    config = SourceStage.model_validate({"source": "api", **options})
+    return ApiSource("cam", config, Context(clock=VirtualClock(1000)))
 
 
 class TestBuffers:
