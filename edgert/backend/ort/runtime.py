@@ -48,13 +48,16 @@ def first_line(error: Exception) -> str:
     return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
 
 
-def session_settings(threads: int | None, tuning: TuningConfig | None = None) -> Any:
-    """Return session options. ``threads`` None uses all cores; ``tuning`` None is that of a section without the key.
+_USUAL = TuningConfig()
+"""Options of a section without the key ``tuning``."""
+
+
+def session_settings(threads: int | None, tuning: TuningConfig = _USUAL) -> Any:
+    """Return session options; ``threads`` None uses all cores.
 
     Keys of entries: onnxruntime_session_options_config_keys.h,
     https://github.com/microsoft/onnxruntime/blob/main/include/onnxruntime/core/session.
     """
-    tuning = tuning or TuningConfig()
     settings = ort().SessionOptions()
     modes = ort().ExecutionMode
     settings.execution_mode = modes.ORT_PARALLEL if tuning.parallel else modes.ORT_SEQUENTIAL
