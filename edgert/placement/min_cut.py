@@ -73,6 +73,7 @@ class Cutter:
         self._source, self._sink, self._nodes = len(units), len(units) + 1, len(units) + 2
         self._busy = list(dict.fromkeys((first, second, network.home, GPU)))
         self._arcs, self._endless = list[Arc](), list[Arc]()
+        self._tensors: list[tuple[int, list[int], bool]] = []  # node, readers, and whether any on the second counts
         self._loads: list[list[float]] = []  # of each arc: time, energy, traffic, busy times, tensors that enter
         for index, unit in enumerate(network.units):
             for name, arc in ((first, (index, self._sink)), (second, (self._source, index))):
@@ -99,18 +100,23 @@ class Cutter:
         units, (tails, heads) = len(self._network.units), self._ends[:, : len(worth)]
         into = np.bincount(heads, worth * (tails == self._source), self._nodes)[:units]
         both = np.minimum(into, np.bincount(tails, worth * (heads == self._sink), self._nodes)[:units])
-        plain = min(self._cost(one, price, entry)[1] for one in self._plain)
+        plain = min(self._cost(one, price, entry) for one in self._plain)
         scale = _SCALE / max(plain - float(both.sum()), 1e-9 * plain, 1e-200)
         endless = np.full(len(self._endless), np.inf)
         is_second = self._sink_side(np.concatenate((worth, -both, -both, endless)) * scale)
         assignment = tuple(second if on_second else first for on_second in is_second[:units].tolist())
-        use, cost = self._cost(assignment, price, entry)
+        for node, readers, is_entry in self._tensors:  # a flow leaves those that cost nothing on either side
+            is_second[node] = is_second[readers].any() if is_entry else is_second[readers].all()
+        is_cut = (~is_second[tails] & is_second[heads])[:, None]
+        time_ms, energy_mj, traffic_bytes, *used_ms, _ = np.add.reduceat(self._table * is_cut, [0])[0].tolist()
+        use = Use(time_ms, dict(zip(self._busy, used_ms, strict=True)), energy_mj, traffic_bytes)
+        cost = float(np.add.reduceat(worth[:, None] * is_cut, [0])[0, 0])
         return CheapestPlacement(assignment, use, cost, cost - len(worth) / scale)
 
-    def _cost(self, assignment: Assignment, price: Price, entry: float) -> tuple[Use, float]:
-        use, ends = run_use(self._network, assignment), transitions_of(self._network, assignment)
+    def _cost(self, assignment: Assignment, price: Price, entry: float) -> float:
+        ends = transitions_of(self._network, assignment)
         entries = sum(end == self._pair[1] for _, _, end, _ in ends) if entry else 0
-        return use, use.cost(price) + entry * entries
+        return run_use(self._network, assignment).cost(price) + entry * entries
 
     def _sink_side(self, capacity: F64) -> npt.NDArray[np.bool_]:
         """Return whether each node is on the sink's side of a minimum cut of the arcs."""
@@ -152,6 +158,7 @@ class Cutter:
         if len(readers) == 1:
             return readers[0]
         node, self._nodes = self._nodes, self._nodes + 1
+        self._tensors.append((node, list(readers), end == self._pair[1]))
         self._endless += [(node, unit) if end == self._pair[1] else (unit, node) for unit in readers]
         return node
 

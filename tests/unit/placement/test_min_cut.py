@@ -116,7 +116,9 @@ def test_cuts_are_the_best_of_all(seed: int) -> None:
     for price in PRICES:
         found = cut(net, *GPU_DLA, price)
         assert found.cost == pytest.approx(every.cost(price).min(), rel=1e-7)
-        assert run_load(net, found.assignment).cost(price) == pytest.approx(found.cost, rel=1e-9)
+        load = run_load(net, found.assignment)
+        assert load.cost(price) == pytest.approx(found.cost, rel=1e-9)
+        assert found.use.latency_ms == pytest.approx(load.latency_ms)  # also where the price is not for time
         assert found.gap <= 1e-5
 
 
