@@ -35,7 +35,11 @@ class Bundle:
 
     def __init__(self, container: ZipContainer, manifest: Manifest) -> None:
         self._container, self.manifest = container, manifest
-        self.signature = _signature(container)
+        size_bytes = container.sizes.get(SIGNATURE, 0)
+        if size_bytes > limits.SIGNATURE_BYTES:
+            why = f"its signature has {size_bytes} bytes, {limits.SIGNATURE_BYTES} at most"
+            raise damage_error(str(container.path), why)
+        self.signature = container.read(SIGNATURE) if size_bytes else b""
 
     def __enter__(self) -> Bundle:
         return self
@@ -144,14 +148,6 @@ def _read_manifest(container: ZipContainer) -> Manifest:
         check_content(path, container.read(path), member, where)
     check_contents(manifest, container.read, where)
     return manifest
-
-
-def _signature(container: ZipContainer) -> bytes:
-    size_bytes = container.sizes.get(SIGNATURE, 0)
-    if size_bytes > limits.SIGNATURE_BYTES:
-        why = f"its signature has {size_bytes} bytes, {limits.SIGNATURE_BYTES} at most"
-        raise damage_error(str(container.path), why)
-    return container.read(SIGNATURE) if size_bytes else b""
 
 
 def sign_bundle(path: Path, key: Path, signers: Path | None = None) -> Signer:

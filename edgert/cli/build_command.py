@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
     from edgert.reporter import Progress
     from edgert.tuner.trials import Tuned
 
+
+_NOT_IN_NAMES = re.compile(r"[^\w.-]")  # what the name of a bundle's file may not contain
 
 Tune = Annotated[bool, option.flag("--tune", "Search for the settings that run each model fastest on this machine.")]
 Remote = Annotated[
@@ -101,8 +104,7 @@ def build(
         why = f"it is for builds that compile engines: those of a bundle, or with --remote; {source} is a pipeline file"
         option.refuse({"--strict": strict, "--signers": signers} if remote is None else {}, why)
         file = load_pipeline(source, overrides or ())
-        name = "".join(letter if letter.isalnum() or letter in "._-" else "-" for letter in file.config.name)
-        output = output or Path(f"{name or 'pipeline'}.edgert")
+        output = output or Path(f"{_NOT_IN_NAMES.sub('-', file.config.name) or 'pipeline'}.edgert")
     if file is None and sign is not None and output is None and remote is None:
         terminal.write_json({"bundle": str(source), **_sign(source, sign, signers)}, json)
         return

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -179,7 +179,7 @@ class Pipelines:
 
     def read(self) -> list[Row]:
         """Return a row for each pipeline; ``fps_now`` is its rate since the previous reading."""
-        from edgert.control.client import running_pipelines
+        from edgert.control.client import NOT_EDGERT, running_pipelines
 
         here: Sequence[RunningPipeline] = ()
         found: dict[str, Row] = {}
@@ -187,9 +187,13 @@ class Pipelines:
             here = running_pipelines() if self._root == Path("/") else ()
         except DeviceError as error:  # the folder of their sockets belongs to another user
             found[""] = {"at": "this machine", "trouble": f"{error.what}: {error.why}"}
-        found |= {
-            one.key: _pipeline_row(f"process {one.pid}" if one.pid else "in a container", one.state) for one in here
-        }
+        for one in here:
+            row: Row = {"at": f"process {one.pid}" if one.pid else "in a container"}
+            if isinstance(one.state, str) or not isinstance(one.state.get("stats"), dict):
+                row["trouble"] = one.state if isinstance(one.state, str) else NOT_EDGERT
+            else:
+                row |= {key: one.state[key] for key in ("name", "file", "label", "stats") if key in one.state}
+            found[one.key] = row
         before, self._before = self._before, {}
         for key, row in found.items():
             if "trouble" in row:
@@ -202,16 +206,6 @@ class Pipelines:
                 if seconds > then[1]:
                     row["fps_now"] = (frames - then[0]) / (seconds - then[1])
         return list(found.values())
-
-
-def _pipeline_row(at: str, state: Mapping[str, Any] | str) -> Row:
-    from edgert.control.client import NOT_EDGERT
-
-    if isinstance(state, str):
-        return {"at": at, "trouble": state}
-    if not isinstance(state.get("stats"), dict):
-        return {"at": at, "trouble": NOT_EDGERT}
-    return {"at": at, **{key: state[key] for key in ("name", "file", "label", "stats") if key in state}}
 
 
 def machine_view(

@@ -12,7 +12,6 @@ from edgert.cli import option, terminal
 
 if TYPE_CHECKING:
     from edgert.replayer.expectation import Difference
-    from edgert.replayer.replayed import Replay
 
 _DIFFERENCE_FOLDER = Path("replay-difference")
 _SHOWN_CHARACTERS = 600
@@ -66,7 +65,11 @@ def replay(
     screen, data = terminal.console(json), made.to_json()
     for note in made.notes:
         screen.print(terminal.styled(f"note: {note}", "dim"), soft_wrap=True)
-    screen.print(terminal.styled(_summary_line(made), "green" if made.first is None else "red"), soft_wrap=True)
+    count = made.same + made.different
+    same = f"{made.different} of {count} differ" if made.different else f"all {count} results are the recorded ones"
+    missing = f"; {made.missing} results could not be made" if made.missing else ""
+    summary = f"{made.frames} frames replayed: {same if count else 'no result to compare'}{missing}"
+    screen.print(terminal.styled(summary, "green" if made.first is None else "red"), soft_wrap=True)
     if made.first is not None:
         _show_difference(screen, made.first)
         if minimise:
@@ -74,13 +77,6 @@ def replay(
     terminal.write_json(data, json)
     if expect and (made.first is not None or not made.same):
         raise typer.Exit(1)
-
-
-def _summary_line(made: Replay) -> str:
-    count = made.same + made.different
-    same = f"all {count} results are the recorded ones" if not made.different else f"{made.different} of {count} differ"
-    missing = f"; {made.missing} results could not be made" if made.missing else ""
-    return f"{made.frames} frames replayed: {same if count else 'no result to compare'}{missing}"
 
 
 def _show_difference(screen: Any, first: Difference) -> None:

@@ -101,7 +101,12 @@ def play_videos(
             failed, everything = error, results
     found = {"count": len(runs.videos), "videos": [result.to_json() for result in everything]}
     write_json(found if failed is None else {**found, "error": failed.to_json()}, view.json)
-    _print_results(everything, len(runs.videos), quiet=view.quiet, to_stderr=is_stdout(view.json))
+    to_stderr = is_stdout(view.json)
+    typer.echo(f"{sum(result.is_fine for result in everything)} of {len(runs.videos)} videos are done", err=to_stderr)
+    for result in everything:
+        if not result.is_fine:
+            line = printable(f"{result.path}: {result.state}: {result.why}").replace("\n", "\\n")
+            typer.echo(line, err=to_stderr)
     if failed is not None:
         raise failed
     if runs.is_stopped:
@@ -128,15 +133,6 @@ def _video_line(result: VideoResult, done: int, total: int) -> str:
     came = f"ok, {result.frames} frames in {result.seconds:.1f} s{place}{skipped}"
     what = came if result.state == "ok" else f"{result.state}: {result.why}"
     return printable(f"{done} of {total}  {result.path.name}  {what}").replace("\n", "\\n")  # a name may have one
-
-
-def _print_results(results: list[VideoResult], count: int, *, quiet: bool, to_stderr: bool) -> None:
-    fine = sum(result.is_fine for result in results)
-    typer.echo(f"{fine} of {count} videos are done", err=to_stderr)
-    for result in results:
-        if not result.is_fine:
-            line = printable(f"{result.path}: {result.state}: {result.why}").replace("\n", "\\n")
-            typer.echo(line, err=to_stderr)
 
 
 def run_here(asked: Asked) -> None:

@@ -6,7 +6,7 @@ import tempfile
 import threading
 import time
 import uuid
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeVar
@@ -84,37 +84,33 @@ def build_remote(
         if report.stop.is_set():
             raise Stopped("the build was stopped", where=address, fix=_BUILD_AGAIN)
 
-    def check(board: str, engines: Collection[str], tensorrt: str) -> None:
-        check_target(found, address, board, engines, tensorrt)
-        if lacking := pycuda_note(found, address, engines):
-            report(Progress("check", "", "skipped", detail=lacking))
-
     with report.ends(), tempfile.TemporaryDirectory(prefix="edgert-") as name:
         report(Progress("board", "", "started"))
         link, found = probe_board(address, program, poll)
         report(Progress("board", "", "done", time.perf_counter() - began, str(found)))
-        bundle = source if isinstance(source, Path) else Path(name) / "bundle.edgert"
         if isinstance(source, PipelineFile):
             target = remote_target(source, found, board, mode, tensorrt)
             engines = engines_of(target, list(source.config.models.values()), source.config.engines)
-            check(target.name, engines, target.tensorrt)
-            mode, tensorrt = target.mode or None, target.tensorrt or None
-            build(source, bundle, board=target.requested, mode=mode, tensorrt=tensorrt, on_progress=report)
+            wanted = (target.name, engines, target.tensorrt)
         else:
             with open_bundle(source) as given:
+                wanted = (given.manifest.board, given.manifest.engines, given.manifest.tensorrt)
                 if key is None or given.signature:
                     given.signer(signers)
+        check_target(found, address, *wanted)
+        if lacking := pycuda_note(found, address, wanted[1]):
+            report(Progress("check", "", "skipped", detail=lacking))
+        bundle = Path(name) / "bundle.edgert" if isinstance(source, PipelineFile) else source
+        if isinstance(source, PipelineFile):
+            mode, tensorrt = target.mode or None, target.tensorrt or None
+            build(source, bundle, board=target.requested, mode=mode, tensorrt=tensorrt, on_progress=report)
         if key is not None:  # a board with allowed signers requires our signature
             bundle = Path(shutil.copyfile(bundle, Path(name) / "signed.edgert"))
             sign_bundle(bundle, key, signers)
         with open_bundle(bundle) as made:
-            known = made.manifest
-            if not isinstance(source, PipelineFile):
-                check(known.board, known.engines, known.tensorrt)
             check_space(found, address, bundle.stat().st_size)
             addition = Path(name) / "addition.zip"
-            words = [STRICT] if strict else []
-            result = BoardBuild(link, Retry(report, report.stop), bundle, *words).run(addition)
+            result = BoardBuild(link, Retry(report, report.stop), bundle, strict).run(addition)
             manifest, written = add_engines(made, addition, output)
             if key is not None:
                 sign_bundle(output, key, signers)
@@ -171,11 +167,12 @@ class BoardBuild:
         link: connection to the board.
         retry: retries, the receiver of events, and the event that stops the build.
         bundle: path of the bundle.
-        words: further words of the board's action ``build``.
+        strict: as for :func:`build_remote`.
     """
 
-    def __init__(self, link: Link, retry: Retry, bundle: Path, *words: str) -> None:
-        self._link, self._retry, self._bundle, self._words = link, retry, bundle, words
+    def __init__(self, link: Link, retry: Retry, bundle: Path, strict: bool) -> None:
+        self._link, self._retry, self._bundle = link, retry, bundle
+        self._words = [STRICT] if strict else []
         self._size_bytes = bundle.stat().st_size
         self._run = f"{files.digest_of_file(bundle)}.{uuid.uuid4().hex[:12]}"
         self._phase: Literal["send", "follow", "fetch"] = "send"
