@@ -146,8 +146,8 @@ def test_a_model_that_hangs_is_ended_and_has_failed(
         while time.monotonic() < deadline and pipeline.summary().stages["model"].state.restarts < 2:
             pipeline.wait(0.1)
         stages = pipeline.summary().stages
-        assert stages["model"].errors >= 2 and stages["kept"].results_in > 20
-        assert "a run of the model was ended: it took too long" in stages["model"].failing
+        assert stages["model"].state.errors >= 2 and stages["kept"].results_in > 20
+        assert "a run of the model was ended: it took too long" in stages["model"].state.failing
     assert "stage 'model' has been in one call for" in caplog.text
 
 

@@ -12,8 +12,9 @@ import edgert
 from edgert.backend.ort.runtime import OrtEngine
 from edgert.errors import ConfigError, EdgertError, StageError
 from tests.helpers.interrupted_lock import InterruptedLock
+from tests.helpers.pipeline_text import ASSETS, parts_pipeline
 from tests.helpers.waiting import wait_until
-from tests.integration.test_pipeline_api import ASSETS, SCENE, threads, write
+from tests.integration.test_pipeline_api import SCENE, threads
 
 IMAGE = np.full((240, 320, 3), 90, np.uint8)
 
@@ -25,7 +26,7 @@ def mapping(source: Any, **more: Any) -> dict[str, Any]:
 
 
 def test_the_newest_result_is_there_at_once_and_stays_until_there_is_a_newer_one(tmp_path: Path) -> None:
-    with edgert.Pipeline(write(tmp_path, "{source: api}")) as pipeline:
+    with edgert.Pipeline(parts_pipeline(tmp_path, "{source: api}")) as pipeline:
         for timeout, said in ((0.01, "0.01"), (-0.5, "0")):  # what is left until a deadline may be negative
             for ask in (pipeline.latest, lambda *of, timeout: next(pipeline.results(*of, timeout=timeout))):
                 with pytest.raises(edgert.ResultTimeout, match=f"no result from 'find' within {said} s"):
@@ -41,13 +42,13 @@ def test_the_newest_result_is_there_at_once_and_stays_until_there_is_a_newer_one
 
 
 def test_asking_for_the_newest_result_holds_up_no_file(tmp_path: Path) -> None:
-    with edgert.Pipeline(write(tmp_path, SCENE.format(limit=60))) as pipeline:
+    with edgert.Pipeline(parts_pipeline(tmp_path, SCENE.format(limit=60))) as pipeline:
         pipeline.latest("find", timeout=20)
         assert pipeline.wait(60) and pipeline.latest("find").frame.index == 59
 
 
 def test_ctrl_c_while_the_newest_result_is_asked_for_does_not_keep_the_pipeline_from_closing(tmp_path: Path) -> None:
-    with edgert.Pipeline(write(tmp_path, SCENE.format(limit=5))) as pipeline:
+    with edgert.Pipeline(parts_pipeline(tmp_path, SCENE.format(limit=5))) as pipeline:
         pipeline.latest("find", timeout=20)
         newest: Any = pipeline._newest["find"]
         newest._turn = InterruptedLock(newest._turn, "acquire")
@@ -57,7 +58,7 @@ def test_ctrl_c_while_the_newest_result_is_asked_for_does_not_keep_the_pipeline_
 
 
 def test_what_ended_without_a_result_says_so(tmp_path: Path) -> None:
-    with edgert.Pipeline(write(tmp_path, "{source: api}")) as pipeline:
+    with edgert.Pipeline(parts_pipeline(tmp_path, "{source: api}")) as pipeline:
         pipeline.start()
         pipeline.finish()
         with pytest.raises(StageError, match="there is no result from 'find'") as caught:
@@ -70,7 +71,7 @@ def test_what_ended_without_a_result_says_so(tmp_path: Path) -> None:
 
 
 def test_a_pipeline_that_was_closed_before_its_start_starts_no_more(tmp_path: Path) -> None:
-    pipeline = edgert.Pipeline(write(tmp_path, SCENE.format(limit=3)))
+    pipeline = edgert.Pipeline(parts_pipeline(tmp_path, SCENE.format(limit=3)))
     pipeline.close()
     for use in (pipeline.start, lambda: pipeline.results("find"), lambda: pipeline.latest("find")):
         with pytest.raises(StageError, match="was closed"):
@@ -86,16 +87,16 @@ async def later(result: edgert.Result) -> None: ...
 )
 def test_a_callback_that_cannot_work_is_refused_before_the_start(tmp_path: Path, function: Any, message: str) -> None:
     with pytest.raises(ConfigError, match=message) as caught:
-        edgert.Pipeline(write(tmp_path, "{source: api}"), callbacks={"find": function})
+        edgert.Pipeline(parts_pipeline(tmp_path, "{source: api}"), callbacks={"find": function})
     assert "the callback of 'find'" in str(caught.value)
 
 
 def test_several_stages_in_one_iterator_come_as_they_arrive_and_name_their_stage(tmp_path: Path) -> None:
-    with edgert.Pipeline(write(tmp_path, SCENE.format(limit=12))) as pipeline:
+    with edgert.Pipeline(parts_pipeline(tmp_path, SCENE.format(limit=12))) as pipeline:
         found = [(one.stage, one.frame.index) for one in pipeline.results("belt", "find", timeout=20)]
     for stage in ("belt", "find"):
         assert [index for name, index in found if name == stage] == list(range(12))
-    with edgert.Pipeline(write(tmp_path, SCENE.format(limit=12))) as pipeline:
+    with edgert.Pipeline(parts_pipeline(tmp_path, SCENE.format(limit=12))) as pipeline:
         with pytest.raises(StageError, match=r"no stage 'fnid'; did you mean 'find'\?"):
             pipeline.results("belt", "fnid")  # which connects to neither
         with pytest.raises(StageError, match="no stage is named"):
@@ -108,7 +109,7 @@ def test_what_cannot_be_made_leaves_no_engine_open(stage: str, tmp_path: Path, m
     closed = list[OrtEngine]()
     monkeypatch.setattr(OrtEngine, "close", lambda self: closed.append(self))
     with pytest.raises(EdgertError, match=r"no module 'nowhere'|no stage 'fnid'"):
-        edgert.Pipeline(write(tmp_path, SCENE.format(limit=3), f"  {stage}\n"), callbacks={"fnid": bool})
+        edgert.Pipeline(parts_pipeline(tmp_path, SCENE.format(limit=3), f"  {stage}\n"), callbacks={"fnid": bool})
     assert len(closed) == 1
 
 
@@ -135,14 +136,14 @@ def test_asyncio_reads_results_and_calls_without_blocking_its_loop(tmp_path: Pat
     async def call(pipeline: edgert.Pipeline) -> list[int]:
         return [one.frame.index for one in await asyncio.gather(*(pipeline.acall(IMAGE) for _ in range(4)))]
 
-    with edgert.Pipeline(write(tmp_path, SCENE.format(limit=9))) as pipeline:
+    with edgert.Pipeline(parts_pipeline(tmp_path, SCENE.format(limit=9))) as pipeline:
         pipeline.aresults("find")  # which nobody iterates over
         assert asyncio.run(read(pipeline)) == list(range(9))
-    with edgert.Pipeline(write(tmp_path, SCENE.format(limit=100_000))) as pipeline:
+    with edgert.Pipeline(parts_pipeline(tmp_path, SCENE.format(limit=100_000))) as pipeline:
         assert asyncio.run(leave(pipeline)) >= 0
-    with edgert.Pipeline(write(tmp_path, "{source: api}")) as pipeline:
+    with edgert.Pipeline(parts_pipeline(tmp_path, "{source: api}")) as pipeline:
         asyncio.run(give_up(pipeline))
-    with edgert.Pipeline(write(tmp_path, "{source: api}")) as pipeline:
+    with edgert.Pipeline(parts_pipeline(tmp_path, "{source: api}")) as pipeline:
         assert asyncio.run(call(pipeline)) == [0, 1, 2, 3]
         with pytest.raises(StageError, match="a call takes one frame"):
             asyncio.run(pipeline.acall([IMAGE]))

@@ -2,6 +2,7 @@
 
 import json
 import threading
+from collections import Counter
 
 import numpy as np
 import pytest
@@ -95,7 +96,7 @@ def test_cameras_are_told_apart_and_ends_are_taken_together() -> None:
         for _ in range(20):
             node.meter.done("north", latency_ms * MS)
         node.meter.done("south", 1000 * MS)
-    show.meter.losses = {("north", "queue"): 4, ("south", "queue"): 1}
+    show.meter.losses = Counter({("north", "queue"): 4, ("south", "queue"): 1})
     recent = History(lambda: [source, find, log, show], clock, lambda: 0).recent()
     assert recent.fps == 10.5 and recent.latency_ms.count == 42 and recent.dropped == {"queue": 5}
     assert {name: share.fps for name, share in recent.streams.items()} == {"north": 10, "south": 0.5}
