@@ -50,8 +50,8 @@ def _annotation_schema() -> bytes:
 def topic_named(name: str) -> Topic | None:
     """Return the topic with this name; None if recordings have no such topic.
 
-    It is one of edgert's own, or of a camera: ``/STREAM/video`` has its packets, ``image`` its images as pixels,
-    ``depth`` its depth images, and ``annotations`` what Foxglove draws over its images.
+    It is one of edgert's own, or of a camera: ``/STREAM/video`` has its packets, ``image`` its images as pixels, and
+    ``depth`` its depth images. ``annotations`` has what Foxglove draws over the images.
     """
     stream, _, kind = name[1:].rpartition("/")
     if name in _OWN:

@@ -271,7 +271,7 @@ class BoardBuild:
         self._retry.on_progress(Progress(self._phase, "", state, seconds, detail))
 
     def _poll(self) -> None:
-        """If a stop is requested, cancel the job and wait for its end; raise Stopped where no job runs."""
+        """Cancel the job if a stop is requested, and wait for its end; raise Stopped where no job runs."""
         if not self._retry.stop.is_set() or self._is_canceled:
             return
         if self._phase != "follow":

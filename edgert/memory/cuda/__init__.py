@@ -1,12 +1,12 @@
 """Memory, streams and kernels of NVIDIA GPUs. Only this package uses PyCUDA, which it imports when a device is opened.
 
 device = open_device()
-with device:                                # current in this thread; PyTorch and ONNX Runtime share the context
+with device:                                # current in this thread
     stream = device.stream()
     pool = SharedPool(device, 3 * 2**20)
     array, lease = pool.acquire()
     array[:] = 0                            # filled by the host
-    lease.send(stream)                      # copied to the GPU, if that does not read it in place
+    lease.send(stream)                      # copied to the GPU, if necessary
     ...                                     # enqueue work that reads lease.addresses_of([array]) on the stream
     lease.after(stream)                     # the memory is not reused before that work is done
     lease.release()
