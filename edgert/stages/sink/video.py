@@ -81,8 +81,8 @@ class VideoSink:
         file = self._files.get(stream)
         if file is not None and file.is_full() and (failure := self._end(stream)) is not None:
             raise failure
-        self._file_for(stream, None)
         self._write(stream, self._videos.encode(result))
+        self._file_for(stream, None)  # after the encoder was opened: if that fails, an earlier file stays
 
     def close(self) -> None:
         """Finish every file, also when one of them fails. Raises the first error."""
@@ -112,7 +112,11 @@ class VideoSink:
             if (failure := file.close()) is not None:
                 raise failure
         if stream not in self._files:
-            self._files[stream] = MuxedFile(self._all, stream, self._where)
+            try:
+                self._files[stream] = MuxedFile(self._all, stream, self._where)
+            except StageError:
+                self._videos.drop(stream)  # the next file begins with a key frame
+                raise
         return self._files[stream]
 
     def _end(self, stream: str) -> EdgertError | None:
