@@ -10,10 +10,10 @@ import pytest
 
 from edgert.backend import Engine, EngineOptions
 from edgert.backend.tensorrt.build_process import CompileError
-from edgert.backend.tensorrt.build_request import BuildRequest, Format, request_of
+from edgert.backend.tensorrt.build_request import BuildRequest, Format, Pools, request_of
 from edgert.backend.tensorrt.engine_cache import changes, key_of, read_built_engine, read_record
 from edgert.backend.tensorrt.log import classify
-from edgert.backend.tensorrt.trt_backend import Listener, TrtBackend, static_request
+from edgert.backend.tensorrt.trt_backend import Listener, TrtBackend, settings_of, static_request
 from edgert.backend.tensorrt.trt_engine import UnopenedError
 from edgert.config.model_section import TensorRtConfig
 from edgert.errors import ArtifactError, BuildError, DeviceError
@@ -54,6 +54,14 @@ def test_the_builder_gets_what_the_options_have() -> None:
     ):
         assert call in bench.double.calls
     assert not any("DLA_MANAGED_SRAM" in call or "host_code" in call for call in bench.double.calls)
+
+
+def test_memory_of_the_dla_is_given_where_a_node_is_on_one() -> None:
+    sizes = {"workspace": "64MiB", "dla_sram": "1MiB", "dla_local": "512MiB", "dla_global": "256MiB"}
+    builder = TensorRtConfig.model_validate(sizes)
+    on_dla = settings_of(builder, {"a": "gpu", "b": "dla0"})["pools"]
+    assert on_dla == Pools(64 << 20, 1 << 20, 512 << 20, 256 << 20)
+    assert settings_of(builder, {"a": "gpu"})["pools"] == Pools(64 << 20)
 
 
 def test_a_version_compatible_engine_may_run_the_runtime_that_it_brings() -> None:
