@@ -80,6 +80,7 @@ def ask(port: int, path: str) -> tuple[int, str]:
     return status, body.decode()
 
 
+@pytest.mark.timing  # it compares the times until cameras are back
 @pytest.mark.parametrize("kills", [4, pytest.param(20, marks=pytest.mark.slow)])
 def test_every_kill_is_a_reconnect(kills: int, tmp_path: Path) -> None:
     few = kills < 20
