@@ -84,10 +84,9 @@ def try_one(whole: Path, folder: Path, file: str, rng: Random) -> None:
     after = damaged(before, rng)
     path.write_bytes(after)
     numbers = delivered(folder / "a")
-    others = set(range(SENT, COUNT)).difference(records(before))
-    must = others | {
-        number for number, (begin, end) in records(before).items() if before[begin:end] == after[begin:end]
-    }
+    here = records(before)
+    whole_ones = {number for number, (begin, end) in here.items() if before[begin:end] == after[begin:end]}
+    must = set(range(SENT, COUNT)).difference(here) | whole_ones
     lost = must - set(numbers)
     assert not lost, f"readable, and not delivered: {sorted(lost)[:20]} of {len(must)}"
     rest = iter(numbers)  # what is damaged may come as a double
