@@ -305,7 +305,7 @@ def work(run: Run, *words: str) -> None:
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, on_signal)
     if (lock := try_lock(run.working)) is None:
-        detail = "another build of this bundle runs there: ours comes after it"
+        detail = "another build of this bundle runs there; this one comes after it"
         write_line(sys.stdout.buffer, Progress("link", "", "note", detail=detail).to_json())
     else:
         os.close(lock)

@@ -4,8 +4,8 @@ A start is a process of ten lines that imports edgert, opens a pipeline, submits
 result. The first run, into an empty cache, is ``cold_s``, beside the median of the others; ``open_s`` is the pipeline's
 constructor, ``import_s`` everything before.
 
-The rest is of networks in FP16 with random weights, and 1080p NV12 frames in lent buffers that were filled before, as
-a camera fills them. Frames that are submitted one by one into batches of eight are compared with buffers of eight
+The rest is of networks in FP16 with random weights, and 1080p NV12 frames in buffers of ``pipeline.buffer``, which were
+filled before. Frames that are submitted one by one into batches of eight are compared with buffers of eight
 frames, in turns: this costs Python's time for each frame, which hides behind a network that takes the GPU longer. What
 follows is of ResNet-50 at 224 × 224. At 30 frames a second, the processor's time of the whole process counts. Openings
 are of one pipeline after the other in one process, each called three times.

@@ -208,7 +208,7 @@ def test_two_builds_of_one_bundle_compile_once(there: Board, bundle: Path, tmp_p
     first = begun(there, bundle, tmp_path / "first.edgert")
     second = RemoteBuild(there, bundle, tmp_path / "second.edgert", strict=strict)
     second.wait_for("link")
-    assert second.details("link") == ["another build of this bundle runs there: ours comes after it"]
+    assert second.details("link") == ["another build of this bundle runs there; this one comes after it"]
     assert second.details("send")[-1] == "the board has it already"
     there.go()
     assert first.result().manifest == second.result().manifest

@@ -34,8 +34,9 @@ def others_on(bus_id: str) -> tuple[Holder, ...]:
     """
     holders = list[Holder]()
     for line in _query(bus_id, "compute-apps=pid,used_memory,name"):
-        pid, used, path = (part.strip() for part in line.split(",", 2))
-        if int(pid) != os.getpid():
+        pid, *rest = [part.strip() for part in line.split(",", 2)]
+        if len(rest) == 2 and pid.isdigit() and int(pid) != os.getpid():  # drivers also answer [Not Supported]
+            used, path = rest
             name = path.split(" ")[0].rpartition("/")[2]
             holders.append(Holder(int(pid), name if name and path[0] != "[" else "unnamed", _bytes(used)))
     return tuple(sorted(holders, key=lambda one: -one.used_bytes))

@@ -187,7 +187,14 @@ class CollectSink(SimpleStage):
         """Remove images that became too old, once a minute."""
         if self._worker is not None and time.monotonic() - self._trimmed > _TRIM_S:
             self._trimmed = time.monotonic()
-            self._worker.submit(partial(self._folder.remove_excess, time.time()))
+            self._worker.submit(self._remove_excess)
+
+    def _remove_excess(self) -> None:
+        """Remove old images; log any error. Called in the worker's thread."""
+        try:
+            self._folder.remove_excess(time.time())
+        except Exception as error:  # noqa: BLE001 - nobody reads the future of this work
+            log.warning("%s: cannot remove old images of %s: %s", self._where, self._folder.path, cause(error) or error)
 
     def _write(self, image: U8, sample: Sample, found: Detections) -> None:
         """Write an image that the dataset lacks; log any error. Called in the worker's thread."""

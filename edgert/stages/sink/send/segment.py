@@ -28,7 +28,7 @@ ROW_BYTES = 64
 """Approximate size of a message beside its body."""
 _HEADER_BYTES = 64
 """Size of a file's first line: CRC-32 of the rest, time of day minus monotonic clock, last number no longer needed."""
-_RECORD = re.compile(rb"([0-9a-f]{8})( (\d{1,9}) [^\t\n]{,2000}\t)")
+_RECORD = re.compile(rb"([0-9a-f]{8})( (\d{1,9}) [^\t\n]{,10000}\t)")
 """Head of a record: CRC-32 of the rest, length of the body, and number, time, kind, stream and rule as JSON.
 
 The body and a line break follow. JSON has no tab, so no body contains a head.

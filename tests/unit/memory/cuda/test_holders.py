@@ -45,5 +45,6 @@ def test_free_memory_is_known_without_a_context(smi: Path) -> None:
 
 def test_where_nobody_can_tell_there_are_none(smi: Path) -> None:
     for _ in range(2):
+        (smi / "--query-compute-apps").write_text("[Not Supported]\n[N/A], [N/A], [N/A]\n")
         assert holders.others_on(BUS) == () and holders.free_on(BUS) is None
         (smi / "nvidia-smi").unlink(missing_ok=True)

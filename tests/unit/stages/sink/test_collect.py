@@ -317,6 +317,22 @@ def test_an_unexpected_error_of_the_writer_holds_up_no_file(tmp_path: Path, monk
     assert not feeder.is_alive() and sink.left_out == 8
 
 
+def test_old_images_that_cannot_be_removed_are_logged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def remove_excess(*_: Any) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(DatasetFolder, "remove_excess", remove_excess)
+    monkeypatch.setattr("edgert.stages.sink.collect.collect_sink._TRIM_S", -1.0)
+    sink = sink_of(tmp_path)
+    sink.open()
+    sink.process(result(0, found()))
+    settle(sink)
+    sink.close()
+    assert f"cannot remove old images of {tmp_path}: Permission denied" in caplog.text and not sink.left_out
+
+
 def test_nothing_is_added_while_little_is_free(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     sink = sink_of(tmp_path, keep={"free": "900000GB"})
     write(sink, result(1))

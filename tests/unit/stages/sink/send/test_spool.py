@@ -198,6 +198,14 @@ os.kill(os.getpid(), signal.SIGKILL)
     assert held(spool(tmp_path / "a")) == list(range(500)) and OPEN[-1].count == 500
 
 
+def test_long_names_survive_the_process_too(tmp_path: Path) -> None:
+    one, rule = spool(tmp_path / "a"), "Tür " * 800
+    one.put("event", "camera", rule, b'{"n":1}')
+    one.close()
+    (found,) = spool(tmp_path / "a").oldest(9)
+    assert found.rule == rule and not list((tmp_path / "a").glob("*.damaged"))
+
+
 def test_it_is_never_shared(tmp_path: Path) -> None:
     one = spool(tmp_path / "a")
     with pytest.raises(StageError, match="another process sends from"):
