@@ -121,28 +121,7 @@ def _model(subject: PlannedModel, digest: str, engines: Sequence[MeasuredEngine]
         frames=engines[0].frames,
         nodes=len(numbers),
         macs=sum(subject.macs.values()),
-        engines=[_engine(one, numbers) for one in engines],
-    )
-
-
-def _engine(engine: MeasuredEngine, numbers: Mapping[str, int]) -> shared_profile.Engine:
-    placed: dict[str, list[int]] = {}
-    for node, name in engine.placement.items():
-        if node in numbers:
-            placed.setdefault(name, []).append(numbers[node])
-    return shared_profile.Engine(
-        placement={name: sorted(own) for name, own in sorted(placed.items())},
-        runs=engine.runs,
-        median_ms=engine.median_ms,
-        quantiles=list(engine.quantiles),
-        layers=[
-            shared_profile.Layer(
-                nodes=[numbers[node] for node in layer.nodes if node in numbers],
-                median_ms=layer.median_ms,
-                reformat=layer.is_reformat,
-            )
-            for layer in engine.layers
-        ],
+        engines=[shared_profile.Engine[int](**shared_profile.with_nodes(one, numbers)) for one in engines],
     )
 
 

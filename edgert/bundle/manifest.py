@@ -189,7 +189,6 @@ class _Content(BaseModel):
 
 
 _Positive = Annotated[float, Field(gt=0)]
-_Natural = Annotated[int, Field(ge=0)]
 
 
 class _FormQuality(_Content):
@@ -252,7 +251,7 @@ class _FoundPlacement(_Content):
 
 class _Timed(_Content):
     median_ms: _Positive
-    runs: _Natural
+    runs: Annotated[int, Field(ge=1)]
     quantiles: list[float] = []
 
 

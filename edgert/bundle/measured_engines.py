@@ -2,62 +2,38 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
+
+from pydantic import Field
 
 from edgert.bundle.bundle import Bundle, is_bundle, open_bundle
 from edgert.bundle.manifest import CompiledEntry, EngineChecks, EngineEntry
+from edgert.bundle.shared_profile import Engine, Layer
 from edgert.errors import ArtifactError, ConfigError
 
 GPU = "gpu"
 
 
-@dataclass(frozen=True, slots=True)
-class MeasuredLayer:
-    """Measured time of one layer of an engine.
-
-    Attributes:
-        nodes: ONNX nodes of the layer; empty if they are unknown, or the layer runs none.
-        median_ms: median time of the layer in a run, in milliseconds.
-        is_reformat: whether the layer only changes the layout of a tensor, or copies it to another accelerator.
-    """
-
-    nodes: tuple[str, ...]
-    median_ms: float
-    is_reformat: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class MeasuredEngine:
-    """Measured times of an engine.
+class MeasuredEngine(Engine[str]):
+    """Measured times of an engine, with names of nodes.
 
     Attributes:
         model: name of the model in the pipeline file.
         digest: digest of the ONNX file that the engine was built from.
         board: name of the board that ran the engine.
         mode: power mode of the board.
-        placement: actual accelerators of nodes that did not run on the GPU.
-        median_ms: median time of a run from host to host, alone on the board.
-        runs: number of runs behind the median.
-        layers: layers in execution order; empty if they were not timed.
         precision: precision of the engine, ``fp32``, ``fp16`` or ``int8``; empty if it is unknown.
         frames: number of frames in a run.
         clocks: clocks in MHz that were set below those of the mode, by key of the mode.
-        quantiles: times of runs relative to their median (:mod:`edgert.quantiles`); empty if they are unknown.
     """
 
     model: str
     digest: str
     board: str
     mode: str
-    placement: Mapping[str, str]
-    median_ms: float
-    runs: int
-    layers: tuple[MeasuredLayer, ...] = ()
     precision: str = ""
     frames: int = 1
-    clocks: Mapping[str, float] = field(default_factory=dict)
-    quantiles: tuple[float, ...] = ()
+    clocks: dict[str, float] = Field(default_factory=dict)
 
     def check(self, digest: str, where: str) -> None:
         """Raise ConfigError if the engine was built from another file than that with this digest."""
@@ -119,19 +95,22 @@ def _measured_engine(bundle: Bundle, entry: CompiledEntry, model: str, engine: E
         return None
     misplaced = {node: where for node, _, where, _ in checks.placement.misplaced}
     planned = json.loads(bundle.read(engine.record))["placement"]
-    placement = {**planned, **misplaced}  # as requested, except for nodes that TensorRT placed elsewhere
+    placement = dict[str, list[str]]()
+    for node, where in {**planned, **misplaced}.items():  # as requested, unless TensorRT placed it elsewhere
+        placement.setdefault(where, []).append(node)
+    placement.pop(GPU, None)
     listed = bundle.manifest.models[model]
     rows = next((one.shape[0] for one in listed.inputs if one.shape), 1)
     return MeasuredEngine(
-        model,
-        listed.digest,
-        entry.facts.get("module", ""),
-        entry.facts.get("power mode", ""),
-        {node: where for node, where in placement.items() if where != GPU},
-        profile.median_ms,
-        profile.runs,
-        tuple(MeasuredLayer(tuple(one.nodes), one.median_ms, one.moves) for one in checks.layers),
-        listed.precision,
-        rows if isinstance(rows, int) else 1,
-        quantiles=tuple(profile.quantiles),
+        model=model,
+        digest=listed.digest,
+        board=entry.facts.get("module", ""),
+        mode=entry.facts.get("power mode", ""),
+        placement=placement,
+        median_ms=profile.median_ms,
+        runs=profile.runs,
+        layers=[Layer[str](nodes=one.nodes, median_ms=one.median_ms, reformat=one.moves) for one in checks.layers],
+        precision=listed.precision,
+        frames=rows if isinstance(rows, int) else 1,
+        quantiles=profile.quantiles,
     )

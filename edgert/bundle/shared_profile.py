@@ -11,7 +11,7 @@ import math
 from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Generic, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -43,30 +43,45 @@ class _Part(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
 
-class Layer(_Part):
-    """Layer of an engine: numbers of its nodes, its time, and whether it only copies or converts a tensor."""
+NodeId = TypeVar("NodeId", int, str)
 
-    nodes: list[int]
+
+class Layer(_Part, Generic[NodeId]):
+    """Layer of an engine: its nodes, none if unknown, its time, and whether it only copies or converts a tensor."""
+
+    nodes: list[NodeId]
     median_ms: float
     reformat: bool = False
 
 
-class Engine(_Part):
+class Engine(_Part, Generic[NodeId]):
     """Engine of a model.
 
     Attributes:
-        placement: numbers of nodes by DLA core; other nodes ran on the GPU.
+        placement: nodes by DLA core; other nodes ran on the GPU.
         runs: number of runs behind the median.
         median_ms: median time of a run from host to host, alone on the board.
         quantiles: times of runs relative to their median, at :data:`edgert.quantiles.AT`; empty if not measured.
         layers: layers in execution order; empty if not timed.
     """
 
-    placement: dict[str, list[int]]
+    placement: dict[str, list[NodeId]]
     runs: _Count
     median_ms: float
     quantiles: list[float] = Field(default_factory=list)
-    layers: list[Layer] = Field(default_factory=list)
+    layers: list[Layer[NodeId]] = Field(default_factory=list)
+
+
+def with_nodes(engine: Engine[Any], names: Mapping[Any, Any]) -> dict[str, Any]:
+    """Return the fields of an engine with other names of its nodes, without nodes that have none."""
+    placed = {where: sorted(names[node] for node in own if node in names) for where, own in engine.placement.items()}
+    return {
+        **{key: getattr(engine, key) for key in Engine.model_fields},
+        "placement": {where: own for where, own in sorted(placed.items()) if own},
+        "layers": [
+            {**dict(one), "nodes": [names[node] for node in one.nodes if node in names]} for one in engine.layers
+        ],
+    }
 
 
 class Model(_Part):
@@ -88,7 +103,7 @@ class Model(_Part):
     frames: _Count
     nodes: _Count
     macs: Annotated[int, Field(ge=0)]
-    engines: Annotated[list[Engine], Field(min_length=1)]
+    engines: Annotated[list[Engine[int]], Field(min_length=1)]
 
 
 class Stage(_Part):
@@ -239,7 +254,7 @@ def _clock_mistakes(clocks: Mapping[str, float], at: Board, mode: Mode) -> Itera
             yield f"clocks.{key}", f"{key} {mhz:g} is too high for mode {mode.name}", f"at most {own:g}"
 
 
-def _placement_mistakes(engine: Engine, model: Model, mode: Mode, key: str) -> Iterator[Mistake]:
+def _placement_mistakes(engine: Engine[int], model: Model, mode: Mode, key: str) -> Iterator[Mistake]:
     cores = _ACCELERATORS[: mode.dla_cores]
     for name in engine.placement:
         if name not in cores:
@@ -251,7 +266,7 @@ def _placement_mistakes(engine: Engine, model: Model, mode: Mode, key: str) -> I
         yield key, f"it names node {unknown[0]} of a model with {model.nodes} nodes", "nodes are numbered from 0"
 
 
-def _time_mistakes(engine: Engine, key: str) -> Iterator[Mistake]:
+def _time_mistakes(engine: Engine[int], key: str) -> Iterator[Mistake]:
     if engine.median_ms <= 0:
         yield f"{key}.median_ms", f"a run takes {engine.median_ms:g} ms", "a time must be above 0"
         return
@@ -272,7 +287,7 @@ def _time_mistakes(engine: Engine, key: str) -> Iterator[Mistake]:
         yield f"{key}.quantiles", "its quantiles are impossible", str(error)
 
 
-def _speed_mistakes(engine: Engine, model: Model, at: Board, mode: Mode, key: str) -> Iterator[Mistake]:
+def _speed_mistakes(engine: Engine[int], model: Model, at: Board, mode: Mode, key: str) -> Iterator[Mistake]:
     """Yield a run that is faster than the peak of its accelerators at their clocks."""
     rate = at.gpu_tops(mode, model.precision) or at.gpu_tops(mode, "fp16")
     if rate is None or engine.median_ms <= 0:

@@ -22,7 +22,7 @@ from typing import Literal
 from edgert.board.record import Board, board
 from edgert.board.sections import Mode
 from edgert.bundle import shared_profile
-from edgert.bundle.measured_engines import GPU, MeasuredEngine, MeasuredLayer
+from edgert.bundle.measured_engines import GPU, MeasuredEngine
 from edgert.errors import ArtifactError, ConfigError
 from edgert.graph import load
 from edgert.placement.cost.coefficients import RELATIONS, sisters
@@ -87,7 +87,7 @@ def _matches_subject(engine: MeasuredEngine, subject: PlannedModel) -> bool:
 
 def _lacks_accelerator(engine: MeasuredEngine, mode: Mode) -> bool:
     """Return whether an engine used a DLA that this mode lacks, so that its time says nothing about the mode."""
-    return not mode.dla_cores and any(is_dla(name) for name in engine.placement.values())
+    return not mode.dla_cores and any(map(is_dla, engine.placement))
 
 
 def _distance(engine: MeasuredEngine, at: Board, mode: Mode) -> Where:
@@ -112,7 +112,7 @@ def measured_place(engine: MeasuredEngine, own: Iterable[Board] = ()) -> tuple[B
     """
     try:
         at = next((one for one in own if one.name == engine.board), None) or board(engine.board)
-        return at, at.mode(engine.mode).model_copy(update=dict(engine.clocks))
+        return at, at.mode(engine.mode).model_copy(update=engine.clocks)
     except ConfigError as error:
         raise ConfigError(
             f"the profile of {engine.model!r} names a board or mode that edgert does not know",
@@ -174,41 +174,22 @@ def engines_of_profile(
                 what = f"the profile counts {model.macs} multiply-adds for a model that has {macs}"
                 raise ArtifactError(what, why="their structure is the same", where=where, fix="measure the model again")
             if is_same or model.digest == digest:
+                names = {number: node.name for number, node in enumerate(subject.graph.nodes)}
                 found += [
-                    _engine_of(profile, model, one, subject, digest, with_nodes=is_same)
+                    MeasuredEngine(
+                        **{**shared_profile.with_nodes(one, names), **({} if is_same else {"layers": []})},
+                        model=subject.demand.model,
+                        digest=digest,
+                        board=profile.board,
+                        mode=profile.mode,
+                        precision=model.precision,
+                        frames=model.frames,
+                        clocks=profile.clocks,
+                    )
                     for one in model.engines
                     if is_same or not one.placement
                 ]
     return tuple(found)
-
-
-def _engine_of(
-    profile: shared_profile.SharedProfile,
-    model: shared_profile.Model,
-    engine: shared_profile.Engine,
-    subject: PlannedModel,
-    digest: str,
-    *,
-    with_nodes: bool,
-) -> MeasuredEngine:
-    names = [node.name for node in subject.graph.nodes]
-    layers = [
-        MeasuredLayer(tuple(names[number] for number in one.nodes), one.median_ms, one.reformat)
-        for one in (engine.layers if with_nodes else ())
-    ]
-    return MeasuredEngine(
-        subject.demand.model,
-        digest,
-        profile.board,
-        profile.mode,
-        {names[number]: name for name, numbers in engine.placement.items() for number in numbers},
-        engine.median_ms,
-        engine.runs,
-        tuple(layers),
-        model.precision,
-        model.frames,
-        profile.clocks,
-    )
 
 
 # Measured and corrected times of units.
@@ -275,7 +256,7 @@ def times_of(network: Network, engine: MeasuredEngine) -> dict[Place, float]:
     times = {place: timed.get(place, cost_ms * factor) for place, cost_ms in predicted.items()}
     # Units add up to the engine's time, without transitions where several accelerators were used.
     is_split = len({where for _, where in predicted}) > 1
-    moved = sum(layer.median_ms for layer in engine.layers if layer.is_reformat) if is_split else 0.0
+    moved = sum(layer.median_ms for layer in engine.layers if layer.reformat) if is_split else 0.0
     ratio = engine.median_ms * (1 - moved / sum(layer.median_ms for layer in engine.layers)) / sum(times.values())
     return {place: time_ms * ratio for place, time_ms in times.items()}
 
@@ -294,9 +275,9 @@ def _layer_times(network: Network, engine: MeasuredEngine, predicted: Mapping[Pl
 
 def _predicted_times(network: Network, engine: MeasuredEngine) -> dict[Place, float]:
     """Return place → predicted time, for each unit where the engine ran it, if the cost model knows that place."""
-    found = {}
+    found, placed = {}, {node: where for where, nodes in engine.placement.items() for node in nodes}
     for index, unit in enumerate(network.units):
-        where = next((engine.placement[name] for name in unit.nodes if name in engine.placement), GPU)
+        where = next((placed[name] for name in unit.nodes if name in placed), GPU)
         if where in unit.costs:
             found[index, where] = unit.costs[where].time_ms
     return found

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from edgert.bundle.bundle import Bundle, open_bundle, save_bundle
-from edgert.bundle.measured_engines import MeasuredEngine, MeasuredLayer, read_measured
+from edgert.bundle.measured_engines import MeasuredEngine, read_measured
+from edgert.bundle.shared_profile import Layer
 from edgert.compiler.finish import finish
 from edgert.errors import ArtifactError, ConfigError
 from edgert.graph import load
@@ -39,7 +40,8 @@ NETWORK = Network(
 )
 ON_GPU = [{"Name": name, "LayerType": "CaskConvolution"} for name in ("conv", "relu")]
 INSPECTED: dict[str, Any] = {"answer": {"inspector": json.dumps({"Layers": ON_GPU})}}
-ENGINE = MeasuredEngine("parts", "0" * 64, "orin-nx-16gb", "15W", {}, 3.0, 30)
+PLACE: dict[str, Any] = {"model": "parts", "digest": "0" * 64, "board": "orin-nx-16gb", "mode": "15W"}
+ENGINE = MeasuredEngine(**PLACE, placement={}, median_ms=3.0, runs=30)
 
 
 def finished(folder: Path, *engines: dict[str, Any], precision: str = "int8", **script: Any) -> Path:
@@ -49,10 +51,14 @@ def finished(folder: Path, *engines: dict[str, Any], precision: str = "int8", **
     return path
 
 
-def layers(*each: tuple[str, float], moves: float = 0.0) -> tuple[MeasuredLayer, ...]:
+def changed(engine: MeasuredEngine, **changes: Any) -> MeasuredEngine:
+    return engine.model_copy(update=changes)
+
+
+def layers(*each: tuple[str, float], moves: float = 0.0) -> list[Layer[str]]:
     """One for each (nodes, milliseconds), nodes in one text; and one that hands tensors over."""
-    timed = tuple(MeasuredLayer(tuple(nodes.split()), ms) for nodes, ms in each)
-    return (*timed, MeasuredLayer((), moves, is_reformat=True)) if moves else timed
+    timed = [Layer[str](nodes=nodes.split(), median_ms=ms) for nodes, ms in each]
+    return [*timed, Layer[str](nodes=[], median_ms=moves, reformat=True)] if moves else timed
 
 
 pytestmark = pytest.mark.usefixtures("own_cache")
@@ -61,7 +67,7 @@ pytestmark = pytest.mark.usefixtures("own_cache")
 def test_a_finished_bundle_tells_what_it_measured(tmp_path: Path) -> None:
     (found,) = read_measured(finished(tmp_path))
     assert (found.model, found.board, found.mode) == ("parts", "orin-nx-16gb", "15W")
-    assert found.placement == {"conv": "dla0"} and found.median_ms > 0 and found.runs == 30
+    assert found.placement == {"dla0": ["conv"]} and found.median_ms > 0 and found.runs == 30
 
 
 def test_a_bundle_that_was_not_finished_has_nothing_to_tell(tmp_path: Path) -> None:
@@ -94,12 +100,12 @@ def test_units_are_scaled_where_the_engine_ran() -> None:
 
 
 def test_an_engine_on_both_scales_both() -> None:
-    both = replace(ENGINE, placement={"conv": "dla0"}, median_ms=5.0)
+    both = changed(ENGINE, placement={"dla0": ["conv"]}, median_ms=5.0)
     assert factors_of(NETWORK, both) == {"gpu": 2.0, "dla0": 2.0}
 
 
 def test_units_take_what_their_layers_took_and_together_what_the_engine_did() -> None:
-    timed = replace(ENGINE, layers=layers(("conv", 0.5), ("relu", 1.5)))
+    timed = changed(ENGINE, layers=layers(("conv", 0.5), ("relu", 1.5)))
     assert times_of(NETWORK, timed) == {(0, "gpu"): 0.75, (1, "gpu"): 2.25}  # 3 ms, of which layers took 2
     conv, relu = scale_units(NETWORK, [timed]).units
     assert (conv.costs["gpu"].time_ms, relu.costs["gpu"].time_ms) == (0.75, 2.25)
@@ -107,36 +113,36 @@ def test_units_take_what_their_layers_took_and_together_what_the_engine_did() ->
 
 
 def test_a_layer_of_several_units_is_shared_as_predicted() -> None:
-    timed = replace(ENGINE, layers=layers(("conv relu", 3.0)))
+    timed = changed(ENGINE, layers=layers(("conv relu", 3.0)))
     assert times_of(NETWORK, timed) == {(0, "gpu"): 2.0, (1, "gpu"): 1.0}
 
 
 def test_a_unit_of_several_layers_has_their_sum() -> None:
     network = replace(NETWORK, units=(Unit("conv", ("conv", "bias"), {"gpu": Cost(1.0)}), NETWORK.units[1]))
-    timed = replace(ENGINE, layers=layers(("conv", 1.0), ("bias", 0.5), ("relu", 1.5)))
+    timed = changed(ENGINE, layers=layers(("conv", 1.0), ("bias", 0.5), ("relu", 1.5)))
     assert times_of(network, timed) == {(0, "gpu"): 1.5, (1, "gpu"): 1.5}
 
 
 def test_a_unit_whose_name_is_lost_is_as_fast_as_the_others() -> None:
-    timed = replace(ENGINE, layers=layers(("conv", 2.0), ("", 1.0)))
+    timed = changed(ENGINE, layers=layers(("conv", 2.0), ("", 1.0)))
     assert times_of(NETWORK, timed) == {(0, "gpu"): 2.0, (1, "gpu"): 1.0}
 
 
 def test_without_any_name_one_factor_is_left() -> None:
-    timed = replace(ENGINE, layers=layers(("", 2.0)))
+    timed = changed(ENGINE, layers=layers(("", 2.0)))
     assert times_of(NETWORK, timed) == {}
     assert scale_units(NETWORK, [timed]) == scale_units(NETWORK, [ENGINE])
 
 
 def test_layers_without_any_time_tell_nothing() -> None:
-    assert times_of(NETWORK, replace(ENGINE, layers=layers(("conv", 0.0), ("relu", 0.0)))) == {}
+    assert times_of(NETWORK, changed(ENGINE, layers=layers(("conv", 0.0), ("relu", 0.0)))) == {}
 
 
 def test_handing_over_is_not_counted_twice() -> None:
     """A plan counts transitions by themselves, but knows of none where there is one accelerator."""
-    both = replace(ENGINE, placement={"conv": "dla0"}, layers=layers(("conv", 2.0), ("relu", 1.0), moves=1.0))
+    both = changed(ENGINE, placement={"dla0": ["conv"]}, layers=layers(("conv", 2.0), ("relu", 1.0), moves=1.0))
     assert sum(times_of(NETWORK, both).values()) == pytest.approx(3.0 * 3 / 4)
-    assert sum(times_of(NETWORK, replace(both, placement={})).values()) == pytest.approx(3.0)
+    assert sum(times_of(NETWORK, changed(both, placement={})).values()) == pytest.approx(3.0)
 
 
 def test_a_finished_bundle_tells_its_layers(tmp_path: Path) -> None:
@@ -245,7 +251,7 @@ def test_a_profile_that_tells_nothing_is_refused(
 @pytest.mark.parametrize("change", [{"board": "orin-nx-99gb"}, {"mode": "11W"}, {"board": "", "mode": ""}])
 def test_a_place_that_nobody_knows_is_refused(change: dict[str, str]) -> None:
     with pytest.raises(ConfigError, match="names a board or mode that edgert does not know") as caught:
-        measured_place(replace(ENGINE, **change))
+        measured_place(changed(ENGINE, **change))
     assert "orin-nx" in caught.value.why or "no board ''" in caught.value.why
 
 
@@ -254,25 +260,25 @@ def test_clocks_below_those_of_the_mode_are_another_mode(tmp_path: Path) -> None
 
     (subject,) = planned_models(planned(tmp_path))
     at = board("orin-nx-16gb")
-    engine = replace(ENGINE, precision=subject.precision)
+    engine = changed(ENGINE, precision=subject.precision)
     for clocks, where in (({}, "here"), ({"gpu_mhz": 612.0}, "here"), ({"gpu_mhz": 306.0}, "mode")):
-        found = nearest_measurements(subject, at, at.mode("15W"), [replace(engine, clocks=clocks)])
+        found = nearest_measurements(subject, at, at.mode("15W"), [changed(engine, clocks=clocks)])
         assert found is not None and found.where == where
-    assert nearest_measurements(subject, at, at.mode("15W"), [replace(engine, model="other")]) is None
+    assert nearest_measurements(subject, at, at.mode("15W"), [changed(engine, model="other")]) is None
 
 
 def test_another_dla_core_is_as_fast_as_the_measured_one() -> None:
     conv = Unit("conv", ("conv",), {"gpu": Cost(1.0), "dla0": Cost(2.0), "dla1": Cost(4.0)})
     network = replace(NETWORK, units=(conv, NETWORK.units[1]))
-    both = replace(ENGINE, placement={"conv": "dla0"}, median_ms=5.0)  # predicted: 2.5
+    both = changed(ENGINE, placement={"dla0": ["conv"]}, median_ms=5.0)  # predicted: 2.5
     assert scale_units(network, [both]).units[0].costs["dla1"].time_ms == 8.0
 
 
 def test_of_a_sister_only_a_part_is_taken() -> None:
     slower = replace(NETWORK, units=tuple(replace(one, costs={"gpu": Cost(3.0)}) for one in NETWORK.units))
-    made = scale_units(NETWORK, [replace(ENGINE, median_ms=24.0)], lambda _: slower, lambda _: 0.5)  # 4 × predicted
+    made = scale_units(NETWORK, [changed(ENGINE, median_ms=24.0)], lambda _: slower, lambda _: 0.5)  # 4 × predicted
     assert [unit.costs["gpu"].time_ms for unit in made.units] == [2.0, 1.0]
-    timed = replace(ENGINE, median_ms=24.0, layers=layers(("conv", 6.0), ("relu", 18.0)))  # 2 and 6 times as long
+    timed = changed(ENGINE, median_ms=24.0, layers=layers(("conv", 6.0), ("relu", 18.0)))  # 2 and 6 times as long
     made = scale_units(NETWORK, [timed], lambda _: slower, lambda _: 0.5)
     assert [unit.costs["gpu"].time_ms for unit in made.units] == [1.0, 1.5]
 
