@@ -8,11 +8,13 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from edgert._version import __version__
+from edgert.backend.base import Span
 from edgert.errors import ArtifactError
+from edgert.graph import TensorSpec
 from edgert.zip_archive import Member, check_paths, damage_error
 
 NAME = "manifest.json"
-FORMAT, SCHEMA = "edgert bundle", 2
+FORMAT, SCHEMA = "edgert bundle", 3
 
 
 _Line = Annotated[str, Field(pattern=r"^\P{Cc}*$")]
@@ -21,14 +23,6 @@ _Line = Annotated[str, Field(pattern=r"^\P{Cc}*$")]
 
 class _Part(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
-
-
-class TensorEntry(_Part):
-    """An input or output of a model. An open dimension is a name or None."""
-
-    name: str
-    dtype: str
-    shape: list[int | str | None]
 
 
 class ModelEntry(_Part):
@@ -47,8 +41,8 @@ class ModelEntry(_Part):
     source: str
     digest: str
     precision: str
-    inputs: list[TensorEntry]
-    outputs: list[TensorEntry]
+    inputs: list[TensorSpec]
+    outputs: list[TensorSpec]
     forms: dict[str, str]
     files: dict[str, str]
 
@@ -201,21 +195,19 @@ class _Quality(_Content):
     forms: dict[str, _FormQuality]
 
 
-class _Sizes(_Content):
-    least: list[int]
-    usual: list[int]
-    most: list[int]
+class PlacedEngine(_Content):
+    """Place of each node in an engine, which gets this share of the frames."""
 
-
-class _PlacedEngine(_Content):
     share: Annotated[float, Field(ge=0, le=1)]
     accelerators: list[str]
     nodes: dict[str, str]
 
 
-class _Placement(_Content):
-    engines: list[_PlacedEngine]
-    spans: dict[str, _Sizes] = {}
+class Placement(_Content, extra="ignore"):
+    """Engines of a model by the planner; none in a bundle for ``host``. ``spans`` has the shapes of open inputs."""
+
+    engines: list[PlacedEngine]
+    spans: dict[str, Span] = {}
 
 
 class _Nodes(_Content):
@@ -283,7 +275,7 @@ class EngineChecks(_Content):
     input: str = ""
 
 
-_CONTENTS: Mapping[str, type[_Content]] = {"quality": _Quality, "placement": _Placement, "fp16_nodes": _Nodes}
+_CONTENTS: Mapping[str, type[_Content]] = {"quality": _Quality, "placement": Placement, "fp16_nodes": _Nodes}
 """Contents of a model's files, by kind; its reader checks that of a search for settings."""
 
 

@@ -12,7 +12,7 @@ from edgert.units import format_bytes
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from edgert.bundle.manifest import ModelEntry, TensorEntry
+    from edgert.bundle.manifest import ModelEntry
     from edgert.compiler.finish import EngineReport
     from edgert.inspect_model import BundleInspection
     from edgert.tuner.trials import Tuned
@@ -166,16 +166,12 @@ def _bundle_facts(found: BundleInspection) -> Iterator[tuple[str, str]]:
     yield "sources", ", ".join(f"{name} ({kind})" for name, kind in manifest.sources.items()) or "none"
     yield "sinks", ", ".join(f"{name} ({kind})" for name, kind in manifest.sinks.items()) or "none"
     for name, model in manifest.models.items():
-        takes, returns = (", ".join(map(_tensor_text, ports)) for ports in (model.inputs, model.outputs))
+        takes, returns = (", ".join(map(str, ports)) for ports in (model.inputs, model.outputs))
         yield f"model {name}", f"{model.source}, {model.precision}: {takes} → {returns}"
         yield from (("", line) for line in _accuracy_lines(found.accuracy[name], model))
         if tuned := found.tuned.get(name):
             cpu = tuned.machine.get("cpu", UNKNOWN)
             yield "", f"tuned for {'cameras' if tuned.live else 'files'} on {cpu}: {tuned.summary}"
-
-
-def _tensor_text(port: TensorEntry) -> str:
-    return f"{port.name} {port.dtype}[{', '.join('?' if dim is None else str(dim) for dim in port.shape)}]"
 
 
 def _accuracy_lines(found: Mapping[str, Any], model: ModelEntry) -> Iterator[str]:

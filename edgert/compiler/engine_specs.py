@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from edgert.backend.base import DEFAULT_PROFILE, EngineOptions, Shapes, Span
+from edgert.backend.base import DEFAULT_PROFILE, EngineOptions, Shapes
 from edgert.backend.tensorrt.build_request import GPU, BuildRequest, Format, request_of
 from edgert.backend.tensorrt.library import Library
 from edgert.backend.tensorrt.trt_backend import Part, PlanKey, parts_of, precision_of, settings_of, static_request
-from edgert.bundle.manifest import Manifest, ModelEntry
+from edgert.bundle.manifest import Manifest, ModelEntry, PlacedEngine, Placement
 from edgert.config import InputConfig, ModelConfig
 from edgert.config.engine_choice import TENSORRT_DLA
 from edgert.errors import BuildError, PlacementError
@@ -111,9 +111,10 @@ class BundleModel:
         return parse_cache(self.text("cache")) if "cache" in self.entry.files else {}
 
     @property
-    def placement(self) -> Mapping[str, Any]:
-        """Placement by the planner; without engines in a bundle for ``host``."""
-        return json.loads(self.text("placement")) if "placement" in self.entry.files else {"engines": []}
+    def placement(self) -> Placement:
+        """Placement by the planner."""
+        has_file = "placement" in self.entry.files
+        return Placement.model_validate_json(self.text("placement")) if has_file else Placement(engines=[])
 
 
 def engine_specs(source: BundleModel, engine: str, library: Library) -> tuple[EngineSpec, ...]:
@@ -130,8 +131,8 @@ def engine_specs(source: BundleModel, engine: str, library: Library) -> tuple[En
     """
     if engine != TENSORRT_DLA:
         return (_gpu_spec(source, library, 1),)
-    found = [one for one in source.placement["engines"] if one["share"] > 0]
-    places = sorted({where for one in found for where in one["nodes"].values()})
+    found = [one for one in source.placement.engines if one.share > 0]
+    places = sorted({where for one in found for where in one.nodes.values()})
     if not any(where.startswith(_DLA) for where in places):
         on = f"it on {' and '.join(places)}" if places else "no engines"
         raise PlacementError(
@@ -143,10 +144,10 @@ def engine_specs(source: BundleModel, engine: str, library: Library) -> tuple[En
     return tuple(_placed_spec(source, one, library) for one in found)
 
 
-def _placed_spec(source: BundleModel, engine: Mapping[str, Any], library: Library) -> EngineSpec:
+def _placed_spec(source: BundleModel, engine: PlacedEngine, library: Library) -> EngineSpec:
     """Return one engine of the placement; without DLA nodes it is built from the form for GPUs."""
-    nodes = {name: where for name, where in engine["nodes"].items() if where.startswith(_DLA)}
-    weight = max(1, round(engine["share"] * _PARTS))
+    nodes = {name: where for name, where in engine.nodes.items() if where.startswith(_DLA)}
+    weight = max(1, round(engine.share * _PARTS))
     if not nodes:
         return _gpu_spec(source, library, weight)
     if library.kind == "weak":
@@ -160,7 +161,7 @@ def _gpu_spec(source: BundleModel, library: Library, weight: int) -> EngineSpec:
 
     For several sizes it is built from the float form with a precision flag, because the other forms have one size.
     """
-    if source.placement.get("spans"):
+    if source.placement.spans:
         return _make_spec(source, "float", library, {}, {"precision": source.entry.precision}, weight)
     form = next(form for form in _GPU_FORMS if form in source.entry.forms)
     return _make_spec(source, form, library, {}, {}, weight)
@@ -216,10 +217,7 @@ def _make_spec(
         request = request_of(model, **{"precision": precision_of(graph, "fp32"), **arguments})
         return EngineSpec({(DEFAULT_PROFILE, 0): request}, {}, reference, weight, layout)
     # Shapes of ``input: shape`` that the bundle keeps dynamic.
-    spans = {
-        name: Span(*(tuple(one[key]) for key in ("least", "usual", "most")))
-        for name, one in source.placement.get("spans", {}).items()
-    }
+    spans = source.placement.spans
     usual = {DEFAULT_PROFILE: {name: span.usual for name, span in spans.items()}} if spans else {}
     options = EngineOptions(profiles=source.config.profiles or usual, spans=spans, builder=builder)
     requests = dict[PlanKey, BuildRequest]()

@@ -7,14 +7,16 @@ from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from edgert.bundle.manifest import ModelEntry, TensorEntry
+from pydantic import TypeAdapter
+
+from edgert.bundle.manifest import ModelEntry
 from edgert.compiler import model_steps, precision_steps
 from edgert.compiler.build_target import MODEL, BuildTarget, ModelJob
 from edgert.compiler.precision_steps import CACHE, CHOSEN, HIGHER, chosen_ranges, higher_precision_units
 from edgert.config import PipelineFile, SinkStage, SourceStage
 from edgert.engine import open_spans
 from edgert.errors import ArtifactError, ConfigError, PlacementError, cause, shown
-from edgert.graph import Graph, read
+from edgert.graph import Graph, TensorSpec, read
 from edgert.installation import data_folder
 from edgert.quantization.lowering.trt_form import dla_int8_scales, parse_cache
 from edgert.steps import Product, Report, Runner, Step, to_json
@@ -335,6 +337,7 @@ def _placement_step(model: ModelForms, planned: Product | None) -> Step:
     return Step("placement", job.name, 1, facts, make, promise)
 
 
+_PORTS = TypeAdapter(list[TensorSpec])
 _ENDINGS = {"cache": "calibration.cache", "labels": "labels.txt"}
 
 
@@ -353,8 +356,8 @@ def pack_model(model: ModelForms, planned: Product | None, runner: Runner) -> tu
         source=shown(job.config.onnx.name),
         digest=model.digest,
         precision=job.precision,
-        inputs=[TensorEntry(**port) for port in ports["inputs"]],
-        outputs=[TensorEntry(**port) for port in ports["outputs"]],
+        inputs=_PORTS.validate_python(ports["inputs"]),
+        outputs=_PORTS.validate_python(ports["outputs"]),
         forms=forms,
         files=files,
     )

@@ -165,10 +165,8 @@ def rewrite_step(job: ModelJob, shaped: Product, is_quantized: bool) -> Step:
         if rewrites.get("open"):
             model = open_batch(model, file=job.model(shaped.files[MODEL]))
         graph = read(model)
-        ports: dict[str, Any] = {
-            kind: [{"name": spec.name, "dtype": spec.dtype, "shape": list(spec.shape)} for spec in specs]
-            for kind, specs in (("inputs", graph.inputs), ("outputs", graph.outputs))
-        }
+        ends = {"inputs": graph.inputs, "outputs": graph.outputs}
+        ports: dict[str, Any] = {kind: [asdict(spec) for spec in specs] for kind, specs in ends.items()}
         ports["nodes"] = [node.name for node in graph.nodes]
         return {MODEL: to_bytes(model), CHANGES: to_json(changes), PORTS: to_json(ports)}
 
@@ -179,7 +177,7 @@ def rewrite_step(job: ModelJob, shaped: Product, is_quantized: bool) -> Step:
         apart = _difference(job, shaped.files[MODEL], files[MODEL])
         return f"{changes} changes; outputs {apart:.1e} apart (at most {REWRITE_TOLERANCE:g})"
 
-    return Step("rewrite", job.name, 1, [shaped.digest, rewrites, software()], make, promise)
+    return Step("rewrite", job.name, 2, [shaped.digest, rewrites, software()], make, promise)
 
 
 def _difference(job: ModelJob, before: bytes, after: bytes) -> float:

@@ -7,11 +7,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 from edgert.backend.tensorrt.engine_cache import read_record
 from edgert.board import HOST, record
 from edgert.bundle.bundle import is_bundle, open_bundle
+from edgert.bundle.manifest import PlacedEngine
 from edgert.compiler import build_pipeline, engine_specs, finish, model_forms
 from edgert.compiler.build_target import build_target, tensorrt_of
 from edgert.config import EmbedTask, InferStage, ModelConfig, PipelineFile, load_pipeline
@@ -53,15 +53,14 @@ class Item:
     plans: tuple[Plan, ...] = ()
 
     @cached_property
-    def engines(self) -> list[dict[str, Any]]:
+    def engines(self) -> list[PlacedEngine]:
         """Engines of the bundle's placement, in descending order of their frames; empty without a placement."""
-        placement = self.packed.placement if self.packed is not None else {"engines": []}
-        return [engine for engine in placement["engines"] if engine["share"] > 0]
+        return [one for one in self.packed.placement.engines if one.share > 0] if self.packed is not None else []
 
     @property
     def uses_dla(self) -> bool:
         """Whether a part of the model was placed on a DLA."""
-        return any(where.startswith("dla") for engine in self.engines for where in engine["accelerators"])
+        return any(where.startswith("dla") for engine in self.engines for where in engine.accelerators)
 
     @property
     def processing(self) -> tuple[str, ...]:

@@ -255,7 +255,7 @@ def served_models(item: Item, device: Device, max_batch: int | None = None) -> l
     )
     if plans:
         return [_with_engine(served, item, plan) for plan in plans]
-    places = " and ".join("+".join(engine["accelerators"]) for engine in item.engines)
+    places = " and ".join("+".join(engine.accelerators) for engine in item.engines)
     placement = (f"its placement on {places}: here it runs on one device",) if item.uses_dla else ()
     # on a GPU, builder options of TensorRT inside ONNX Runtime
     builder = _settings("tensorrt", item.config.tensorrt) if device == "gpu" else ()

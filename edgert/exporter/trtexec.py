@@ -273,7 +273,7 @@ def dispatch_shares(item: Item) -> tuple[str, ...]:
     """Return the frame shares of several engines, which build commands cannot express."""
     if len(item.engines) < 2:
         return ()
-    shares = ", ".join(f"{'+'.join(one['accelerators'])} {one['share']:.0%}" for one in item.engines)
+    shares = ", ".join(f"{'+'.join(one.accelerators)} {one.share:.0%}" for one in item.engines)
     return (f"frames are shared among its engines: {shares}",)
 
 

@@ -90,6 +90,7 @@ FORM = {"relative_error": 0.1, "tolerance": 1.0}
         ("placement.json", {"engines": [{**ENGINE, "accelerators": [None]}]}, "engines.0.accelerators.0"),
         ("placement.json", {"engines": [{**ENGINE, "nodes": {"conv": 1}}]}, "engines.0.nodes.conv"),
         ("placement.json", {"engines": [], "spans": {"x": [1, 2]}}, "spans.x"),
+        ("placement.json", {"engines": [], "spans": {"x": {"least": [1], "most": "y", "more": 1}}}, "spans.x.usual"),
         ("fp16_nodes.json", {"nodes": "conv"}, "nodes: Input should be a valid"),
         (NAME, {"files": {}}, "names no quality of model 'm'"),
         (NAME, {"forms": {}}, "names no float of model 'm'"),

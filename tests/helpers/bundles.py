@@ -5,7 +5,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from edgert.bundle.bundle import save_bundle
-from edgert.bundle.manifest import NAME, Manifest, ModelEntry, TensorEntry
+from edgert.bundle.manifest import NAME, Manifest, ModelEntry
+from edgert.graph import TensorSpec
 from edgert.zip_archive import member_of, pack
 
 MEMBERS: Mapping[str, bytes] = {
@@ -16,7 +17,7 @@ MEMBERS: Mapping[str, bytes] = {
 
 
 def manifest_of(members: Mapping[str, bytes] = MEMBERS, **changes: object) -> Manifest:
-    port = TensorEntry(name="x", dtype="float32", shape=[1, 3, "h", None])
+    port = TensorSpec("x", (1, 3, "h", None), "float32")
     model = ModelEntry(
         source="parts.onnx",
         digest="0" * 64,

@@ -9,8 +9,8 @@ from onnx import TensorProto, helper
 
 from edgert.backend.ort import Function
 from edgert.bundle.bundle import save_bundle
-from edgert.bundle.manifest import ModelEntry, TensorEntry
-from edgert.graph import Model, read, to_bytes, write
+from edgert.bundle.manifest import ModelEntry
+from edgert.graph import Model, TensorSpec, read, to_bytes, write
 from edgert.quantization.lowering.lower import lower
 from edgert.quantization.lowering.trt_form import write_cache
 from edgert.quantization.scheme.scheme import scheme
@@ -84,7 +84,7 @@ def trt_bundle(
     content = members(list(engines or (engine(SPLIT),)), precision)
     if gpu:
         content["models/parts/gpu.onnx"] = gpu
-    port = TensorEntry(name="x", dtype="float32", shape=list(SHAPE))
+    port = TensorSpec("x", SHAPE, "float32")
     kinds = {"cache": "calibration.cache", "fp16_nodes": "fp16_nodes.json"}
     kinds |= {name: f"{name}.json" for name in ("placement", "quality")}
     forms = {"float": "model.onnx", "gpu": "gpu.onnx", "dla": "dla.onnx"}

@@ -44,7 +44,7 @@ def test_a_bundle_for_a_jetson_holds_every_form_with_its_evidence(tmp_path: Path
         manifest, (model,) = bundle.manifest, bundle.manifest.models.values()
         assert (manifest.board, manifest.tensorrt, manifest.engines[0]) == ("orin-nx-16gb", "10.3.0", "tensorrt-dla")
         assert set(model.forms) == {"float", "ort", "gpu", "dla"} and model.precision == "int8"
-        assert model.inputs[0].shape == [1, 3, 16, 16]
+        assert model.inputs[0].shape == (1, 3, 16, 16)
         prepared = model_of(bundle.read(model.forms["float"]), Path("float"))
         (tmp_path / "ranges.json").write_bytes(bundle.read(model.files["ranges"]))
         table = load_table(tmp_path / "ranges.json", prepared)
@@ -193,7 +193,7 @@ def test_open_dimensions_are_fixed_or_named(tmp_path: Path, cache: Path) -> None
         Build(path, tmp_path / "a.edgert", cache)
     assert "size" in caught.value.fix
     sized = Build(path, tmp_path / "a.edgert", cache, ["models.parts.input.size=20x12"])
-    assert sized.built.manifest.models["parts"].inputs[0].shape == [1, 3, 12, 20]
+    assert sized.built.manifest.models["parts"].inputs[0].shape == (1, 3, 12, 20)
     assert "load" not in sized.made
 
 

@@ -14,9 +14,9 @@ LAYERS = (  # from the ground up; a part may import whatever stands in a lower r
         "_version errors frozen units clock kinds policy quantiles limits yaml_nodes files installation "
         "text_files array_file zip_archive user_code reporter steps cluster tracing",
     ),
-    ("descriptions", "custom_op config board bundle meters"),
+    ("descriptions", "custom_op config board meters"),
     ("models and memory", "graph memory budget"),
-    ("engines", "backend runtime placement"),
+    ("engines", "backend bundle runtime placement"),
     ("stages and data", "recording stages report timeline engine dataset evaluation wiring"),
     (
         "pipelines",
