@@ -2,10 +2,11 @@
 
 import logging
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
-from typing import ClassVar, Protocol
+from typing import Protocol
 
 from edgert.config.stages import SourceStage
 from edgert.errors import ConfigError, StageError, nearest
@@ -51,6 +52,11 @@ def imported(target: str) -> Make:
     return make
 
 
+def videos_pattern(config: SourceStage, directory: Path) -> Path:
+    """Return the folder or glob of a source of kind ``videos``."""
+    return absolute(config.source.removeprefix("videos:").removeprefix("file://"), directory)
+
+
 def _first_video(name: str, config: SourceStage, context: Context) -> Source:
     """Return the source of the first video that opens: checking a pipeline needs only one."""
     failure: StageError | None = None
@@ -63,174 +69,57 @@ def _first_video(name: str, config: SourceStage, context: Context) -> Source:
     raise failure
 
 
+@dataclass(frozen=True, slots=True, eq=False)
 class Kind:
-    """One kind of source. By default its frames wait until they are taken; live kinds override :meth:`is_live`.
+    """One kind of source.
 
     Attributes:
-        make: function that returns the source.
         title: name in messages.
+        make: function that returns the source.
         unused: keys of a ``source:`` stage that have no meaning for this kind, and why.
+        is_usually_live: function that returns whether it is live, as cameras are, unless the file sets ``realtime``;
+            None: its frames always wait until they are taken.
         has_packets: whether it receives encoded images, which can be recorded without encoding them again.
     """
 
-    make: ClassVar[Make]
-    title: ClassVar[str]
-    has_packets: ClassVar[bool] = False
-    unused: ClassVar[Mapping[str, str]]
+    title: str
+    make: Make
+    unused: dict[str, str]
+    is_usually_live: Callable[[SourceStage], bool] | None = None
+    has_packets: bool = False
 
-    @staticmethod
-    def is_live(config: SourceStage) -> bool:
+    def is_live(self, config: SourceStage) -> bool:
         """Return whether the source will be live, as cameras are. Opens nothing."""
-        return False
+        if self.is_usually_live is None:
+            return False
+        return self.is_usually_live(config) if config.realtime is None else config.realtime
 
 
-class File(Kind):
-    """A video file."""
-
-    title = "a video file"
-    has_packets = True
-    unused: ClassVar[dict[str, str]] = {**_MADE, "start": _IS_THERE}
-    make: ClassVar[Make] = VideoFile
-
-
-class Recording(Kind):
-    """A recording of a run, by ``sink: mcap``."""
-
-    title = "a recording"
-    unused: ClassVar[dict[str, str]] = {
-        **{key: why for key, why in _MADE.items() if key != "options"},
-        "start": _IS_THERE,
-        "loop": "its frames have the times of one run",
-        "decode": "its packets are decoded on the processor, so that each replay gives the same bits",
-    }
-    make: ClassVar[Make] = imported("edgert.stages.source.recorded_frames:RecordedSource")
-
-
-class Videos(Kind):
-    """Video files: a folder or a glob. A pipeline plays one; :mod:`edgert.video_runs` makes one for each."""
-
-    title = "videos"
-    has_packets = True
-    unused: ClassVar[dict[str, str]] = {**File.unused, "loop": "each video is played once"}
-    make: ClassVar[Make] = _first_video
-
-
-class Images(Kind):
-    """Image files: a folder, a glob, or one."""
-
-    title = "images"
-    unused: ClassVar[dict[str, str]] = {**File.unused, "decode": "images are decoded on the CPU"}
-    make: ClassVar[Make] = ImageFiles
-
-
-class Network(Kind):
-    """A network stream: RTSP, HTTP, RTMP or UDP."""
-
-    title = "a network stream"
-    has_packets = True
-    unused: ClassVar[dict[str, str]] = {**_MADE, "loop": _NO_END, "format": "the camera's own settings decide it"}
-
-    @staticmethod
-    def is_live(config: SourceStage) -> bool:
-        """Return False for a recording, unless the file sets ``realtime``."""
-        return not rtsp.is_recording(config.source) if config.realtime is None else config.realtime
-
-    make: ClassVar[Make] = rtsp.network_source
-
-
-class Camera(Kind):
-    """A camera of this machine."""
-
-    title = "camera"
-    unused: ClassVar[dict[str, str]] = {**_CSI, "options": _NO_OPTIONS, "loop": _NO_END}
-
-    @staticmethod
-    def is_live(config: SourceStage) -> bool:
-        """Return True unless the file sets ``realtime``."""
-        return True if config.realtime is None else config.realtime
-
-    make: ClassVar[Make] = camera_source
-
-
-class Csi(Camera):
-    """A CSI camera of a Jetson."""
-
-    title = "a CSI camera"
-    unused: ClassVar[dict[str, str]] = {
-        "loop": _NO_END,
-        "format": "its images are NV12, made by the board's image processor",
-        "decode": "its images come as pixels",
-    }
-    make: ClassVar[Make] = csi_source
-
-
-class Gst(Kind):
-    """A GStreamer pipeline."""
-
-    title = "gst"
-    unused: ClassVar[dict[str, str]] = {
-        **_CSI,
-        "options": _NO_OPTIONS,
-        "size": "write it into the pipeline, like video/x-raw,width=1280,height=720",
-        "format": "write it into the pipeline, like video/x-raw,format=NV12",
-        "loop": "a pipeline plays once; use a file",
-        "decode": "its elements do that: nvv4l2decoder is a Jetson's",
-    }
-
-    @staticmethod
-    def is_live(config: SourceStage) -> bool:
-        """Return whether the pipeline has a live element, unless the file sets ``realtime``."""
-        return names_live(config.source.partition(":")[2]) if config.realtime is None else config.realtime
-
-    make: ClassVar[Make] = gst_source
-
-
-class Python(Kind):
-    """Images that the user's own code makes."""
-
-    title = "python"
-    unused: ClassVar[dict[str, str]] = {
+_FILE = {**_MADE, "start": _IS_THERE}
+_NETWORK = Kind(
+    "a network stream",
+    rtsp.network_source,
+    {**_MADE, "loop": _NO_END, "format": "the camera's own settings decide it"},
+    lambda config: not rtsp.is_recording(config.source),
+    has_packets=True,
+)
+_CAMERA = Kind("camera", camera_source, {**_CSI, "options": _NO_OPTIONS, "loop": _NO_END}, lambda config: True)
+_PYTHON = Kind(
+    "python",
+    PythonSource,
+    {
         **_CSI,
         "loop": "your code decides whether its images end",
         "format": "images of your code are bgr",
         "start": _IS_THERE,
         "decode": _NO_CODEC,
-    }
-
-    @staticmethod
-    def is_live(config: SourceStage) -> bool:
-        """Return ``realtime`` of the file."""
-        return bool(config.realtime)
-
-    make: ClassVar[Make] = PythonSource
-
-
-class Synthetic(Python):
-    """A generated scene, for tests and measurements."""
-
-    title = "synthetic"
-    unused: ClassVar[dict[str, str]] = {**Python.unused, "options": _NO_OPTIONS}
-
-
-class Api(Kind):
-    """Frames that a program submits."""
-
-    title = "source: api"
-    unused: ClassVar[dict[str, str]] = {
-        **File.unused,
-        "loop": _NO_END,
-        "format": "each submit() names it",
-        "realtime": "you set the pace",
-        "decode": _NO_CODEC,
-    }
-    make: ClassVar[Make] = ApiSource
-
-
-class Nats(Kind):
-    """Images that other machines send by ``sink: nats``."""
-
-    title = "nats"
-    unused: ClassVar[dict[str, str]] = {
+    },
+    lambda config: False,
+)
+_NATS = Kind(
+    "nats",
+    imported("edgert.stages.source.nats_source:nats_source"),
+    {
         "size": _OWN_SIZE,
         "format": _CAMERA_S,
         **_CSI,
@@ -238,55 +127,78 @@ class Nats(Kind):
         "loop": _NO_END,
         "realtime": "messages wait with the server until they are taken",
         "decode": _NO_CODEC,
-    }
-    make: ClassVar[Make] = imported("edgert.stages.source.nats_source:nats_source")
-
-
-class Ros2(Camera):
-    """The topics of a camera in ROS 2."""
-
-    title = "a topic of ROS 2"
-    unused: ClassVar[dict[str, str]] = {
+    },
+)
+_ROS2 = Kind(
+    "a topic of ROS 2",
+    imported("edgert.stages.ros2.ros_source:ros_source"),
+    {
         **_CSI,
         "size": "its images have the size they are published in",
         "format": "its messages say it",
         "loop": _NO_END,
         "decode": "compressed images are decoded on the CPU",
-    }
-    make: ClassVar[Make] = imported("edgert.stages.ros2.ros_source:ros_source")
-
-
-class Bag(Kind):
-    """A camera's topics in a bag file of ROS 2."""
-
-    title = "a bag"
-    unused: ClassVar[dict[str, str]] = {**Ros2.unused, "loop": "a bag is played once", "start": _IS_THERE}
-    make: ClassVar[Make] = imported("edgert.stages.ros2.bag_source:bag_source")
-
-
-def videos_pattern(config: SourceStage, directory: Path) -> Path:
-    """Return the folder or glob of a source of kind ``videos``."""
-    return absolute(config.source.removeprefix("videos:").removeprefix("file://"), directory)
-
-
+    },
+    lambda config: True,
+)
 KINDS = {
-    "file": File,
-    "recording": Recording,
-    "images": Images,
-    "videos": Videos,
-    "network": Network,
-    "camera": Camera,
-    "csi": Csi,
-    "gst": Gst,
-    "python": Python,
-    "synthetic": Synthetic,
-    "api": Api,
-    "nats": Nats,
-    "tls": Nats,
-    "bag": Bag,
-    **dict.fromkeys(("ros2", "ros2+zenoh"), Ros2),
-    **dict.fromkeys(rtsp.SCHEMES, Network),
-    **dict.fromkeys(("v4l2", "usb"), Camera),
+    "file": Kind("a video file", VideoFile, _FILE, has_packets=True),
+    "recording": Kind(
+        "a recording",
+        imported("edgert.stages.source.recorded_frames:RecordedSource"),
+        {
+            **{key: why for key, why in _FILE.items() if key != "options"},
+            "loop": "its frames have the times of one run",
+            "decode": "its packets are decoded on the processor, so that each replay gives the same bits",
+        },
+    ),
+    "images": Kind("images", ImageFiles, {**_FILE, "decode": "images are decoded on the CPU"}),
+    "videos": Kind("videos", _first_video, {**_FILE, "loop": "each video is played once"}, has_packets=True),
+    "csi": Kind(
+        "a CSI camera",
+        csi_source,
+        {
+            "loop": _NO_END,
+            "format": "its images are NV12, made by the board's image processor",
+            "decode": "its images come as pixels",
+        },
+        lambda config: True,
+    ),
+    "gst": Kind(
+        "gst",
+        gst_source,
+        {
+            **_CSI,
+            "options": _NO_OPTIONS,
+            "size": "write it into the pipeline, like video/x-raw,width=1280,height=720",
+            "format": "write it into the pipeline, like video/x-raw,format=NV12",
+            "loop": "a pipeline plays once; use a file",
+            "decode": "its elements do that: nvv4l2decoder is a Jetson's",
+        },
+        lambda config: names_live(config.source.partition(":")[2]),
+    ),
+    "python": _PYTHON,
+    "synthetic": replace(_PYTHON, title="synthetic", unused={**_PYTHON.unused, "options": _NO_OPTIONS}),
+    "api": Kind(
+        "source: api",
+        ApiSource,
+        {
+            **_FILE,
+            "loop": _NO_END,
+            "format": "each submit() names it",
+            "realtime": "you set the pace",
+            "decode": _NO_CODEC,
+        },
+    ),
+    "bag": Kind(
+        "a bag",
+        imported("edgert.stages.ros2.bag_source:bag_source"),
+        {**_ROS2.unused, "loop": "a bag is played once", "start": _IS_THERE},
+    ),
+    **dict.fromkeys(("network", *rtsp.SCHEMES), _NETWORK),
+    **dict.fromkeys(("camera", "v4l2", "usb"), _CAMERA),
+    **dict.fromkeys(("nats", "tls"), _NATS),
+    **dict.fromkeys(("ros2", "ros2+zenoh"), _ROS2),
 }
 """Kinds by their names and by their schemes."""
 
