@@ -106,7 +106,7 @@ class Running:
         self._footprint: Footprint | None = None
         if file.config.budgets.memory is not None or not fits_easily(file):
             before_planning()  # it ends the start of a GPU's context, whose memory would be counted as used
-            self.file, self._footprint = fit_memory(file, has_engines=environment.engines is not None)
+            self.file, self._footprint = fit_memory(file, has_engines=self.is_unpacked)
         bar = counting(on_progress)
         self.assembly = assemble(self.file, callbacks=callbacks, bar=bar, strict=strict, environment=environment)
         self._log_precision()
@@ -313,7 +313,8 @@ class Running:
         """Return the state of the run so far, or of the whole run once it ended."""
         runner, assembly = self.runner, self.assembly
         end_ns = runner.ended_ns or self._environment.clock.now_ns()
-        engines = {name: dict(engine.info) for name, engine in assembly.engines.items()}
+        simulated = {"simulated": self.label} if self.label else {}
+        engines = {name: {**engine.info, **simulated} for name, engine in assembly.engines.items()}
         wall_ns = end_ns - runner.started_ns if self.started or self.calling is not None else 0
         counts, rss = assembly.counter.read(), peak_rss_bytes()
         events = self._over_current.since_start() if self._over_current is not None else {}
@@ -375,8 +376,8 @@ class Running:
 
     @property
     def is_unpacked(self) -> bool:
-        """Whether its file comes from a bundle."""
-        return self._environment.engines is not None
+        """Whether its file comes from a bundle, or was changed to emulate a board."""
+        return self._environment.engines is not None or bool(self.label)
 
     def prepare_budgets(self, file: PipelineFile) -> Callable[[], None]:
         """Check a changed pipeline's budgets; return a function that applies them.

@@ -57,6 +57,7 @@ class Environment:
         predicted: predictions of a plan for this board at each degradation level; empty without a plan.
         kept: engines of earlier pipelines of the same file, by model; they are used, added to, and left open. None: the
             pipeline owns its engines.
+        on_host: whether all models read frames on the host, even those on a GPU.
         paced: function called with all connected tasks before a thread starts, to make them follow the clock.
         run: id of the run, such as that of a recording for its replay; empty: a new one.
     """
@@ -68,6 +69,7 @@ class Environment:
     power: PowerSteps | None = None
     predicted: Sequence[PowerStep] = ()
     kept: dict[str, Engine | SegmentedEngine] | None = None
+    on_host: bool = False
     paced: Callable[[Sequence[Task]], object] = len
     run: str = ""
 
@@ -244,7 +246,7 @@ def assemble(
     error names the line of the file.
     """
     board_of(file)
-    models = Models(file, bar, environment.clock, environment.engines, strict, environment.kept)
+    models = Models(file, bar, environment.clock, environment.engines, strict, environment.kept, environment.on_host)
     try:
         assembly = _Assembler(file, callbacks or {}, environment, models).build()
     except BaseException:

@@ -60,9 +60,11 @@ class Models:
         engines: Engines | None = None,
         strict: bool = False,
         kept: dict[str, Engine | SegmentedEngine] | None = None,
+        on_host: bool = False,
     ) -> None:
         self.file, self.config, self.directory = file, file.config, file.document.path.parent
         self._clock, self._given_engines, self._keeps_engines = clock, engines, kept is not None
+        self._on_host = on_host
         self.engines: dict[str, Engine | SegmentedEngine] = {} if kept is None else kept
         self.inferences: list[GpuInference] = []
         self.devices: dict[str, CudaDevice] = {}  # stage → GPU on which it reads frames
@@ -243,7 +245,7 @@ class Models:
         self, name: str, stage: InferStage, engine: Engine, model: ModelConfig, live: bool
     ) -> GpuInference | None:
         """Return inference on the GPU if the engine is there and images can be prepared there; else None."""
-        if not is_on_gpu(engine):
+        if self._on_host or not is_on_gpu(engine):
             return None
         decoder_for = partial(self._decoder, stage.infer, model, engine)
         # A stage on crops waits for their records at once; those of a single camera mostly precede its next frame.

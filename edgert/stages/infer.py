@@ -91,26 +91,26 @@ class Infer(SimpleStage):
     """
 
     def __init__(self, name: str, inference: Inference, every: int = 1) -> None:
-        self.name, self._inference, self.every = name, inference, every
+        self.name, self.inference, self.every = name, inference, every
 
     def interrupt(self) -> None:
-        getattr(self._inference, "interrupt", bool)()
+        getattr(self.inference, "interrupt", bool)()
 
     def open(self) -> None:
-        self._inference.warm_up()
+        self.inference.warm_up()
 
     def process(self, result: Result) -> Result:
         if result.frame.index % self.every:
             return result
-        (record,) = self._inference.run(self._inference.fill(result.frame))
+        (record,) = self.inference.run(self.inference.fill(result.frame))
         return result.with_output(self.name, record)
 
     def _run_crops(self, crops: Sequence[Frame]) -> list[Record]:
         """Return the record of each crop, running as many at once as the model has rows."""
         runs = []
-        for start in range(0, len(crops), self._inference.rows):
-            batch = enumerate(crops[start : start + self._inference.rows])
-            runs.append(self._inference.run(*(self._inference.fill(crop, row) for row, crop in batch)))
+        for start in range(0, len(crops), self.inference.rows):
+            batch = enumerate(crops[start : start + self.inference.rows])
+            runs.append(self.inference.run(*(self.inference.fill(crop, row) for row, crop in batch)))
         # The first run is collected after the last has begun, so that a GPU works while further crops are uploaded.
         return [one for run in runs for one in run]
 
@@ -153,23 +153,23 @@ class VariantInference:
     """
 
     def __init__(self, inferences: Sequence[Inference], choice: ModelLevel) -> None:
-        self._inferences, self._choice = inferences, choice
+        self.inferences, self._choice = inferences, choice
         self._inference = inferences[0]
         self.rows = min(inference.rows for inference in inferences)
 
     @property
     def idle(self) -> bool:
         """Whether no model has a run in progress; the previously chosen one may still have."""
-        return all(inference.idle for inference in self._inferences)
+        return all(inference.idle for inference in self.inferences)
 
     def warm_up(self) -> None:
-        for inference in self._inferences:
+        for inference in self.inferences:
             inference.warm_up()
 
     def fill(self, frame: Frame, row: int = 0) -> Geometry:
         """Write a frame into a row of the next run, of the model that is chosen at row 0."""
         if row == 0:
-            self._inference = self._inferences[min(self._choice.level, len(self._inferences) - 1)]
+            self._inference = self.inferences[min(self._choice.level, len(self.inferences) - 1)]
         return self._inference.fill(frame, row)
 
     def interrupt(self) -> None:
@@ -241,16 +241,16 @@ class InferBatch(BatchedStage):
         every: int = 1,
         fills: bool = False,
     ) -> None:
-        self.name, self._inference, self._clock = name, inference, clock
+        self.name, self.inference, self._clock = name, inference, clock
         self._batch = Batcher(most, round(wait_s * 1e9), every, fills)
         self._geometries: list[Geometry] = []
         self._leaving = deque[tuple[Result, bool]]()  # (result, whether it gets a record), in order of arrival
 
     def interrupt(self) -> None:
-        getattr(self._inference, "interrupt", bool)()
+        getattr(self.inference, "interrupt", bool)()
 
     def open(self) -> None:
-        self._inference.warm_up()
+        self.inference.warm_up()
 
     @property
     def is_ready(self) -> bool:
@@ -265,7 +265,7 @@ class InferBatch(BatchedStage):
             if batch.passes(index):
                 self._leaving.append((kept, False))
             elif (row := batch.hold(kept, index, now_ns)) is not None:
-                self._geometries.append(self._inference.fill(result.frame, row))
+                self._geometries.append(self.inference.fill(result.frame, row))
 
     def due_ns(self) -> int | None:
         """Return when to check whether the batch must run; soon and repeatedly while it waits for an idle engine."""
@@ -273,14 +273,14 @@ class InferBatch(BatchedStage):
         if batch.is_patient or not batch.held:
             due = batch.due(now, idle=False)
             return now if self._leaving else None if due is None else round(min(due, now + _LONG_NS))
-        return round(min(batch.due(now, self._inference.idle) or now, now + _POLL_NS))
+        return round(min(batch.due(now, self.inference.idle) or now, now + _POLL_NS))
 
     def collect(self, wait: bool) -> list[Result]:
         """Run the batch if it is due, the engine is idle, or ``wait`` is set; return the results that are done."""
         batch = self._batch
-        idle = not batch.is_patient and self._inference.idle
+        idle = not batch.is_patient and self.inference.idle
         if batch.is_due(self._clock.now_ns(), idle, last=wait):
-            records = iter(self._inference.run(*self._geometries))
+            records = iter(self.inference.run(*self._geometries))
             self._geometries = []
             self._leaving.extend(batch.take())
         else:

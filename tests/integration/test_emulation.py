@@ -5,21 +5,22 @@ The engines compute nothing here, so that a busy machine is fast enough.
 
 import json
 from pathlib import Path
-from unittest.mock import Mock
 
 import cv2
 import numpy as np
 import pytest
 import yaml
 
+from edgert.assemble import Environment, assemble
 from edgert.config import PipelineFile, load_pipeline
 from edgert.emulation import Emulation, emulate
-from edgert.errors import BuildError, ConfigError
+from edgert.errors import ConfigError
 from edgert.pipeline import Pipeline, pipeline_in
 from edgert.planner import plan
 from edgert.planner.simulation import Scenario, simulate
 from edgert.runtime import Summary
 from edgert.simulator import Simulated
+from tests.helpers.gpu_pipeline import CalledRig, Engines
 from tests.unit.planner.test_fallback_levels import network
 
 ORIN, MODE = "orin-nx-16gb", "10W"
@@ -223,13 +224,15 @@ def test_a_board_that_is_not_there_is_refused(tmp_path: Path) -> None:
         emulate(file, ORIN, "16W")
 
 
-def test_engines_are_closed_when_a_later_model_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    first = Mock()
-    monkeypatch.setattr("edgert.emulation._engine", Mock(side_effect=[first, BuildError("a bad engine")]))
-    stages: Section = {**FIND, "look": {"infer": "open", "from": "find"}, "end": {**END, "from": "look"}}
-    with pytest.raises(BuildError, match="a bad engine"):
-        emulate(pipeline(tmp_path, 30.0, stages), ORIN, MODE)
-    first.close.assert_called_once_with()
+def test_models_on_a_gpu_read_frames_on_the_host_where_a_board_is_emulated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rig = CalledRig(tmp_path, monkeypatch)
+    for on_host in (False, True):
+        environment = Environment(engines=Engines(rig.device), on_host=on_host)
+        made = assemble(load_pipeline(rig.path), environment=environment)
+        assert bool(made.inferences) != on_host
+        made.close()
 
 
 def test_the_governor_moves_the_work_to_the_boards_dla(tmp_path: Path) -> None:

@@ -95,7 +95,7 @@ def test_frames_of_one_call_are_one_batch(tmp_path: Path, images: list[Any]) -> 
     path = small_pipeline(tmp_path, text, ("n", 3, 16, 16), photos=0)
     with edgert.Pipeline(path) as pipeline:
         runs: list[int] = []
-        inference = pipeline._assembly.task("find").stage._inference  # type: ignore[union-attr]
+        inference = pipeline._assembly.task("find").stage.inference  # type: ignore[union-attr]
         run = inference.run
         inference.run = lambda *rows: runs.append(len(rows)) or run(*rows)
         together = pipeline.call_batch(images[:6])
@@ -534,7 +534,7 @@ def test_map_fills_batches_and_runs_the_last_one_as_it_is(tmp_path: Path, images
     with edgert.Pipeline(path) as pipeline:
         alone = [pipeline(image).outputs["find"].vector for image in images[:6]]
         runs: list[int] = []
-        inference = pipeline._assembly.task("find").stage._inference  # type: ignore[union-attr]
+        inference = pipeline._assembly.task("find").stage.inference  # type: ignore[union-attr]
         run = inference.run
         inference.run = lambda *rows: runs.append(len(rows)) or run(*rows)
         found = list(pipeline.map(image for image in images[:6]))

@@ -15,7 +15,7 @@ from edgert.placement.segment_engines import Step
 from edgert.runtime import Frame
 from edgert.runtime.stage import SourceStats
 from edgert.simulator.board_clock import BoardClock
-from edgert.simulator.paced_engine import PacedSource, Pacer
+from edgert.simulator.paced_stages import PacedSource
 from edgert.simulator.play import Platform
 from tests.helpers.stages import result
 from tests.helpers.virtual_clock import VirtualClock
@@ -43,7 +43,7 @@ def run(clock: BoardClock, *bodies: Callable[[], object]) -> None:
 
 
 def test_what_is_done_here_takes_no_time_of_the_board() -> None:
-    clock, seen = BoardClock(pace=0.0), list[float]()
+    clock, seen = BoardClock(Platform(), pace=0.0), list[float]()
 
     def body() -> None:
         for _ in range(3):
@@ -57,7 +57,7 @@ def test_what_is_done_here_takes_no_time_of_the_board() -> None:
 
 
 def test_threads_go_on_one_at_a_time_in_the_order_of_the_boards_time() -> None:
-    clock, seen, working = BoardClock(pace=0.0), list[float](), list[int]()
+    clock, seen, working = BoardClock(Platform(), pace=0.0), list[float](), list[int]()
 
     def waits(seconds: float) -> Callable[[], None]:
         def body() -> None:
@@ -75,7 +75,7 @@ def test_threads_go_on_one_at_a_time_in_the_order_of_the_boards_time() -> None:
 
 
 def test_a_queue_wakes_its_reader_and_times_out_by_the_boards_time() -> None:
-    clock = BoardClock(pace=0.0)
+    clock = BoardClock(Platform(), pace=0.0)
     items: queue.SimpleQueue[int] = clock.new_queue()
     seen = list[tuple[int | None, float]]()
 
@@ -96,22 +96,21 @@ def test_a_queue_wakes_its_reader_and_times_out_by_the_boards_time() -> None:
 
 
 def test_real_work_hides_behind_what_it_takes_on_the_board() -> None:
-    clock = BoardClock(pace=0.0)
-    pacer = Pacer(clock, Platform(cores=("cpu0",)))
+    clock = BoardClock(Platform(cores=("cpu0",)), pace=0.0)
 
     def works() -> None:
         for _ in range(2):
-            with pacer.takes((Step("gpu", 30.0), Step("cpu", 10.0))):
+            with clock.takes((Step("gpu", 30.0), Step("cpu", 10.0))):
                 time.sleep(0.01)
 
     run(clock, works, works)
     assert clock.seconds == pytest.approx(0.130)  # the GPU for four times 30 ms, and the last one's core
-    assert pacer.used()["gpu"].busy_ms == pytest.approx(120.0) and pacer.used()["cpu"].busy_ms == pytest.approx(40.0)
+    assert clock.used()["gpu"].busy_ms == pytest.approx(120.0) and clock.used()["cpu"].busy_ms == pytest.approx(40.0)
 
 
 @pytest.mark.timing
 def test_the_board_is_never_faster_than_real_time_and_slower_where_this_machine_is() -> None:
-    clock = BoardClock()
+    clock = BoardClock(Platform())
 
     def body() -> None:
         for _ in range(10):
@@ -120,7 +119,7 @@ def test_the_board_is_never_faster_than_real_time_and_slower_where_this_machine_
     began = time.monotonic()
     run(clock, body)
     assert time.monotonic() - began > 0.14 and clock.slowdown >= 1.0
-    slow = BoardClock()
+    slow = BoardClock(Platform())
 
     def works() -> None:
         for _ in range(10):
@@ -132,10 +131,10 @@ def test_the_board_is_never_faster_than_real_time_and_slower_where_this_machine_
 
 
 def test_who_waits_is_told_to_stop_however_long_others_work() -> None:
-    clock, stop, seen = BoardClock(pace=0.0), threading.Event(), list[bool]()
+    clock, stop, seen = BoardClock(Platform(), pace=0.0), threading.Event(), list[bool]()
 
     def source() -> None:
-        assert clock.enter_as(0, stop)
+        clock.enter(stop)
         seen.append(clock.wait(stop, 1e9))
         clock.close()
 
@@ -158,14 +157,15 @@ def test_who_waits_is_told_to_stop_however_long_others_work() -> None:
 
 
 def test_a_source_whose_pipeline_never_begins_is_told_to_stop() -> None:
-    clock, stop = BoardClock(), threading.Event()
+    clock, stop = BoardClock(Platform()), threading.Event()
     clock.expect(2)  # one of them never opens
     found = list[bool]()
-    thread = threading.Thread(target=lambda: found.append(clock.enter_as(0, stop)), daemon=True)
+    source = lambda: (clock.enter(stop), found.append(clock.wait(stop, 0.0)))  # noqa: E731
+    thread = threading.Thread(target=source, daemon=True)
     thread.start()
     stop.set()
     thread.join(2)
-    assert found == [False]
+    assert found == [True]
 
 
 class Camera:
@@ -191,18 +191,14 @@ class Camera:
 class Outside(VirtualClock):
     """By which nothing but the camera goes."""
 
-    def enter_as(self, number: int, stop: threading.Event) -> bool:
-        return True
+    def enter(self, stop: threading.Event) -> None:
+        """Nothing."""
 
     def leave(self) -> None:
         """Nothing."""
 
     def takes(self, steps: object) -> AbstractContextManager[None]:
         return nullcontext()
-
-    @property
-    def clock(self) -> Outside:
-        return self
 
 
 def test_of_a_camera_come_as_many_frames_as_the_board_has_time_for() -> None:
@@ -216,7 +212,7 @@ def test_of_a_camera_come_as_many_frames_as_the_board_has_time_for() -> None:
 
 
 def test_a_thread_from_outside_is_heard_however_much_there_is_to_play() -> None:
-    clock, taken = BoardClock(0.0), list[int]()
+    clock, taken = BoardClock(Platform(), pace=0.0), list[int]()
     numbers = clock.new_queue()
 
     def tick() -> None:  # as a board's power and heat: there is always something next
