@@ -10,13 +10,15 @@ from onnx import TensorProto, helper
 from edgert.backend.ort import Function
 from edgert.bundle.bundle import save_bundle
 from edgert.bundle.manifest import ModelEntry
+from edgert.compiler.finish import finish
+from edgert.config import PipelineFile, load_pipeline
 from edgert.graph import Model, TensorSpec, read, to_bytes, write
 from edgert.quantization.lowering.lower import lower
 from edgert.quantization.lowering.trt_form import write_cache
 from edgert.quantization.scheme.scheme import scheme
 from tests.helpers.bundles import manifest_of
 from tests.helpers.models import make
-from tests.helpers.trt_bench import Bench
+from tests.helpers.trt_bench import ORIN, Bench
 from tests.helpers.trt_double import FakeLayer
 
 SHAPE = (1, 3, 8, 8)
@@ -123,3 +125,19 @@ def bench(version: str = "10.3", *, error: float = 0.0, **options: Any) -> Bench
 
     made = Bench(version, **{"bound": bound, "layers": LAYERS, "compute": compute, **options})
     return made
+
+
+def finished(folder: Path, *engines: dict[str, Any], precision: str = "int8", **script: Any) -> Path:
+    """The bundle as an Orin NX finished it."""
+    path = folder / "out.edgert"
+    made = trt_bundle(folder / "dock.edgert", *engines, precision=precision)
+    finish(made, path, machine=ORIN, trt=bench(**script).backend)
+    return path
+
+
+def of_pipeline(folder: Path, text: str = PIPELINE) -> PipelineFile:
+    """The pipeline of the small bundle, its model beside it."""
+    (folder / "models/parts").mkdir(parents=True, exist_ok=True)
+    (folder / "models/parts/model.onnx").write_bytes(to_bytes(model()))
+    (folder / "p.yaml").write_text(text)
+    return load_pipeline(folder / "p.yaml")

@@ -16,9 +16,7 @@ from edgert.bundle.bundle import open_bundle, save_bundle
 from edgert.bundle.shared_profile import SharedProfile, read_shared_profile
 from edgert.cli import app
 from edgert.compiler.finish import finish
-from edgert.config import load_pipeline
 from edgert.errors import ArtifactError, ConfigError
-from edgert.graph import to_bytes
 from edgert.planner import measured_times, plan
 from edgert.planner.plan_text import basis
 from edgert.planner.planned_model import planned_models, structure_of
@@ -26,7 +24,7 @@ from edgert.planner.simulation import Scenario, simulate
 from edgert.zip_archive import member_of
 from tests.helpers.models import make
 from tests.helpers.trt_bench import HERE, ORIN
-from tests.helpers.trt_bundle import PIPELINE, bench, engine, model, trt_bundle
+from tests.helpers.trt_bundle import PIPELINE, bench, engine, of_pipeline, trt_bundle
 
 ALL_GPU = engine({"conv": "gpu", "relu": "gpu"})
 ON_GPU = [{"Name": name, "LayerType": "CaskConvolution"} for name in ("conv", "relu")]
@@ -69,14 +67,6 @@ def slowed(path: Path, median_ms: float) -> Path:
         return json.dumps(checks).encode()
 
     return rewritten(path, change)
-
-
-def of_pipeline(folder: Path, text: str = PIPELINE) -> Any:
-    """The pipeline of the small bundle, its model beside it."""
-    (folder / "models/parts").mkdir(parents=True, exist_ok=True)
-    (folder / "models/parts/model.onnx").write_bytes(to_bytes(model()))
-    (folder / "p.yaml").write_text(text)
-    return load_pipeline(folder / "p.yaml")
 
 
 def written(found: SharedProfile, path: Path) -> Path:

@@ -12,10 +12,9 @@ from typer.testing import CliRunner
 from edgert.bundle.bundle import open_bundle, save_bundle
 from edgert.cli import app
 from edgert.cli.bundle_tables import nodes_in_words, show_engines
-from edgert.compiler.finish import EngineReport, compiled_engines, finish
+from edgert.compiler.finish import EngineReport, compiled_engines
 from edgert.zip_archive import member_of
-from tests.helpers.trt_bench import ORIN
-from tests.helpers.trt_bundle import SPLIT, bench, engine, trt_bundle
+from tests.helpers.trt_bundle import SPLIT, engine, finished, trt_bundle
 
 MOVED: dict[str, Any] = {
     "answer": {
@@ -33,12 +32,6 @@ MOVED: dict[str, Any] = {
 
 
 pytestmark = pytest.mark.usefixtures("own_cache")
-
-
-def finished(folder: Path, *engines: dict[str, Any], **script: Any) -> Path:
-    path = folder / "out.edgert"
-    finish(trt_bundle(folder / "dock.edgert", *engines), path, machine=ORIN, trt=bench(**script).backend)
-    return path
 
 
 def reports(path: Path) -> tuple[EngineReport, ...]:

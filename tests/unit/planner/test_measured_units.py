@@ -10,7 +10,6 @@ import pytest
 from edgert.bundle.bundle import Bundle, open_bundle, save_bundle
 from edgert.bundle.measured_engines import MeasuredEngine, read_measured
 from edgert.bundle.shared_profile import Layer
-from edgert.compiler.finish import finish
 from edgert.errors import ArtifactError, ConfigError
 from edgert.graph import load
 from edgert.placement.cost.coefficients import sisters
@@ -26,8 +25,7 @@ from edgert.planner.measured_times import (
 )
 from edgert.planner.plan_text import to_json
 from edgert.planner.planned_model import planned_models
-from tests.helpers.trt_bench import ORIN
-from tests.helpers.trt_bundle import PIPELINE, bench, engine, trt_bundle
+from tests.helpers.trt_bundle import engine, finished, of_pipeline, trt_bundle
 
 NETWORK = Network(
     "parts",
@@ -42,13 +40,6 @@ ON_GPU = [{"Name": name, "LayerType": "CaskConvolution"} for name in ("conv", "r
 INSPECTED: dict[str, Any] = {"answer": {"inspector": json.dumps({"Layers": ON_GPU})}}
 PLACE: dict[str, Any] = {"model": "parts", "digest": "0" * 64, "board": "orin-nx-16gb", "mode": "15W"}
 ENGINE = MeasuredEngine(**PLACE, placement={}, median_ms=3.0, runs=30)
-
-
-def finished(folder: Path, *engines: dict[str, Any], precision: str = "int8", **script: Any) -> Path:
-    path = folder / "out.edgert"
-    made = trt_bundle(folder / "dock.edgert", *engines, precision=precision)
-    finish(made, path, machine=ORIN, trt=bench(**script).backend)
-    return path
 
 
 def changed(engine: MeasuredEngine, **changes: Any) -> MeasuredEngine:
@@ -160,18 +151,6 @@ def test_without_measurements_nothing_changes() -> None:
     assert scale_units(NETWORK, []) is NETWORK
 
 
-def planned(folder: Path) -> Any:
-    """The pipeline of the small bundle, its model beside it."""
-    from edgert.config import load_pipeline
-    from edgert.graph import to_bytes
-    from tests.helpers.trt_bundle import model
-
-    (folder / "models/parts").mkdir(parents=True, exist_ok=True)
-    (folder / "models/parts/model.onnx").write_bytes(to_bytes(model()))
-    (folder / "p.yaml").write_text(PIPELINE)
-    return load_pipeline(folder / "p.yaml")
-
-
 def of_this_file(file: Any, path: Path) -> Path:
     """The bundle, as made of the pipeline's own model."""
     with open_bundle(path) as opened:
@@ -189,7 +168,7 @@ def row_of(made: Any, name: str = "gpu") -> Any:
 
 
 def test_a_plan_takes_them(tmp_path: Path) -> None:
-    file = planned(tmp_path)
+    file = of_pipeline(tmp_path)
     path = of_this_file(file, finished(tmp_path, ALL_GPU, precision="fp16"))
     plain, fed = (plan(file, board="orin-nx-16gb", mode="15W", profiles=given) for given in ((), (path,)))
     (measured,) = read_measured(path)
@@ -203,7 +182,7 @@ def test_a_plan_takes_them(tmp_path: Path) -> None:
 )
 def test_a_sister_is_corrected_by_them_and_says_so(tmp_path: Path, board: str, mode: str, relation: str) -> None:
     """Measured over predicted where it was measured, to the fitted power; the bar is never wider than without."""
-    file = planned(tmp_path)
+    file = of_pipeline(tmp_path)
     path = of_this_file(file, finished(tmp_path, ALL_GPU, precision="fp16"))
     (measured,) = read_measured(path)
     there = row_of(plan(file, board="orin-nx-16gb", mode="15W")).models[0].latency_ms
@@ -221,7 +200,7 @@ def test_a_sister_is_corrected_by_them_and_says_so(tmp_path: Path, board: str, m
 
 @pytest.mark.slow
 def test_of_all_boards_only_those_of_the_chip_are_corrected(tmp_path: Path) -> None:
-    file = planned(tmp_path)
+    file = of_pipeline(tmp_path)
     path = of_this_file(file, finished(tmp_path, ALL_GPU, precision="fp16"))
     fed = plan(file, board="all", profiles=[path])
     changed = {one.board for one in fed.boards for row in one.rows if row.models[0].measured}
@@ -240,7 +219,7 @@ def test_of_all_boards_only_those_of_the_chip_are_corrected(tmp_path: Path) -> N
 def test_a_profile_that_tells_nothing_is_refused(
     tmp_path: Path, board: str, precision: str, changes: dict[str, bool], why: str
 ) -> None:
-    file = planned(tmp_path)
+    file = of_pipeline(tmp_path)
     engines = () if changes else (ALL_GPU,)
     path = of_this_file(file, finished(tmp_path, *engines, precision=precision))
     with pytest.raises(ConfigError, match="can use no part of the profile") as caught:
@@ -258,7 +237,7 @@ def test_a_place_that_nobody_knows_is_refused(change: dict[str, str]) -> None:
 def test_clocks_below_those_of_the_mode_are_another_mode(tmp_path: Path) -> None:
     from edgert.board.record import board
 
-    (subject,) = planned_models(planned(tmp_path))
+    (subject,) = planned_models(of_pipeline(tmp_path))
     at = board("orin-nx-16gb")
     engine = changed(ENGINE, precision=subject.precision)
     for clocks, where in (({}, "here"), ({"gpu_mhz": 612.0}, "here"), ({"gpu_mhz": 306.0}, "mode")):
@@ -285,4 +264,4 @@ def test_of_a_sister_only_a_part_is_taken() -> None:
 
 def test_times_of_another_model_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="another model 'parts'"):
-        plan(planned(tmp_path), board="orin-nx-16gb", mode="15W", profiles=[finished(tmp_path)])
+        plan(of_pipeline(tmp_path), board="orin-nx-16gb", mode="15W", profiles=[finished(tmp_path)])
