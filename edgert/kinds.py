@@ -55,7 +55,7 @@ class Registry:
     @property
     def own(self) -> Mapping[str, str | type[Any]]:
         """Edgert's own kinds: name → class, or ``module:Class``."""
-        return cast("Mapping[str, str | type[Any]]", _import_target(self.home))
+        return cast("Mapping[str, str | type[Any]]", import_target(self.home))
 
     def names(self) -> tuple[str, ...]:
         """Return edgert's own names, then those of installed packages. Imports none of them."""
@@ -110,7 +110,7 @@ class Registry:
             rule = "two or more letters, digits, _ - + ., a letter first"
             raise self._claim_error(claim, f"{claim.name!r} is no name: {rule}")
         try:
-            found = _import_target(claim.target) if isinstance(claim.target, str) else claim.target
+            found = import_target(claim.target) if isinstance(claim.target, str) else claim.target
         except EdgertError:
             raise
         except Exception as error:  # another package's code may raise anything while it is imported
@@ -123,7 +123,8 @@ class Registry:
         return ConfigError(f"{self.noun} {claim.name!r} of package {claim} cannot be used", why=why, fix=PAGE)
 
 
-def _import_target(target: str) -> object:
+def import_target(target: str) -> Any:
+    """Import ``module:name`` and return that object."""
     module, _, name = target.partition(":")
     return getattr(import_module(module), name)
 

@@ -148,7 +148,7 @@ class BoxScorer:
 
     def _tracked(self, records: Sequence[Detections]) -> list[Detections]:
         default = ByteTrackStage.model_validate({"track": "bytetrack", "from": "model"})
-        tracker = ByteTrack((self.tracking or default).limits(self.tracked_from))
+        tracker = ByteTrack(self.tracking or default, self.tracked_from)
         tracks = []
         for one in records:
             some = one[one.scores >= (self.tracked_from or 0.0)]

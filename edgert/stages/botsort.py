@@ -7,7 +7,9 @@ to this one, and outliers, which are moving objects, are rejected (RANSAC). Wher
 a second model decide whether they are the same object.
 """
 
-from typing import cast
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, cast
 
 import cv2
 import numpy as np
@@ -16,9 +18,12 @@ import numpy.typing as npt
 from edgert.runtime import Crops, Detections, Embedding, Frame, Result
 from edgert.runtime.frame import U8, origin_of
 from edgert.stages.assignment import F64, Index
-from edgert.stages.bytetrack import F32, I32, I64, ByteTrack, Limits
+from edgert.stages.bytetrack import F32, I32, I64, ByteTrack
 from edgert.stages.motion import WIDTH_AND_HEIGHT
 from edgert.stages.motion_gate import small_gray_image
+
+if TYPE_CHECKING:
+    from edgert.stages.kinds import BotSortStage
 
 _MEMORY = 0.9
 """Weight of the past in an object's vector (section 3.3, alpha)."""
@@ -60,28 +65,15 @@ class BotSort(ByteTrack):
     """BoT-SORT tracker.
 
     It works like :class:`ByteTrack`; call :meth:`look` with a frame's result before each update.
-
-    Args:
-        proximity: largest distance of boxes (1 - IoU) at which appearance counts.
-        appearance: largest distance in appearance (half of 1 - cosine) of one object.
-        follows_camera: whether to estimate the camera's motion from the images.
     """
 
     motion = WIDTH_AND_HEIGHT
 
-    def __init__(
-        self,
-        limits: Limits,
-        rate_hz: float = 30.0,
-        *,
-        proximity: float = 0.5,
-        appearance: float = 0.25,
-        follows_camera: bool = True,
-    ) -> None:
+    def __init__(self, config: BotSortStage, score: float | None = None, rate_hz: float = 30.0) -> None:
         self._appearances: F64 = np.zeros((0, 0))  # one vector of length 1 per track; NaN where it is unknown
-        super().__init__(limits, rate_hz)
-        self._proximity, self._appearance = proximity, appearance
-        self._camera = CameraMotion() if follows_camera else None
+        super().__init__(config, score, rate_hz)
+        self._proximity, self._appearance = config.proximity, config.appearance
+        self._camera = CameraMotion() if config.camera_motion else None
         self._affine: F64 | None = None
         self._vectors: F64 | None = None
 
@@ -94,7 +86,7 @@ class BotSort(ByteTrack):
         if self._vectors is not None:
             if self._appearances.shape != (len(self), self._vectors.shape[1]):  # the first vectors, or another model's
                 self._appearances = np.full((len(self), self._vectors.shape[1]), np.nan)
-            self._vectors[scores < self._limits.high] = np.nan  # uncertain objects may be half hidden
+            self._vectors[scores < self._high] = np.nan  # uncertain objects may be half hidden
         try:
             return super().update(boxes, scores, classes)
         finally:

@@ -10,8 +10,10 @@ longer than its time. One thing differs: scores are fused with overlaps in propo
 the authors' 0.6, and keeps the pairs of a model with low scores.
 """
 
+from __future__ import annotations
+
 import math
-from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +21,9 @@ import numpy.typing as npt
 from edgert.errors import StageError
 from edgert.stages.assignment import F64, Index, assign
 from edgert.stages.motion import ASPECT_AND_HEIGHT, ROWS, Motion
+
+if TYPE_CHECKING:
+    from edgert.stages.kinds import ByteTrackStage
 
 F32 = npt.NDArray[np.float32]
 I32 = npt.NDArray[np.int32]
@@ -41,43 +46,25 @@ _TINY = float(np.finfo(np.float64).tiny)
 _INTEGERS, _FIRST_CAPACITY = 5, 64  # id, class, hits, missed, born; columns
 
 
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """Thresholds for matching and counting, as in a pipeline file's ``track:``.
-
-    Attributes:
-        high: score from which a detection is confident.
-        low: score below which a detection is ignored.
-        activate: score from which a confident detection starts a track.
-        match: lowest overlap, times score, of a confident detection with its track.
-        keep: seconds that a lost track is remembered, in frames at 30 per second, scaled by the rate.
-        confirm: detections in a row before a track gets its number; those in the first frame count twice.
-        by_class: whether a track keeps its class, and is never paired with a detection of another one.
-    """
-
-    high: float = 0.6
-    low: float = 0.1
-    activate: float = 0.7
-    match: float = 0.2
-    keep: float = 1.0
-    confirm: int = 2
-    by_class: bool = False
-
-
 class ByteTrack:
     """Tracker that numbers the objects of one stream, frame by frame. Not thread-safe.
 
-    An unconfirmed track ends with its first miss.
+    An unconfirmed track ends with its first miss. ``keep`` of the section counts frames at 30 per second, scaled by the
+    rate. Detections in the first frame count twice for ``confirm``.
+
+    Args:
+        score: lowest score of the detections; None if unknown.
     """
 
     motion: Motion = ASPECT_AND_HEIGHT
 
-    def __init__(self, limits: Limits, rate_hz: float = _REFERENCE_RATE_HZ) -> None:
-        self._limits = limits
-        frames = round(limits.keep * _REFERENCE_RATE_HZ) * rate_hz / _REFERENCE_RATE_HZ
+    def __init__(self, config: ByteTrackStage, score: float | None = None, rate_hz: float = _REFERENCE_RATE_HZ) -> None:
+        self._config = config
+        self._low, self._high, self._activate = config.limits(score)
+        frames = round(config.keep * _REFERENCE_RATE_HZ) * rate_hz / _REFERENCE_RATE_HZ
         self._maximum_missed = math.ceil(frames) + 1
         # An overlap counts fully at score 1, and by the published 0.6 at score `high`.
-        self._slope = (1 - _REFERENCE_HIGH) / max(1 - limits.high, 1e-9)
+        self._slope = (1 - _REFERENCE_HIGH) / max(1 - self._high, 1e-9)
         self._next_id, self._frame = 1, 0
         self._reals: F64 = np.zeros((ROWS, _FIRST_CAPACITY))
         self._integers: I64 = np.zeros((_INTEGERS, _FIRST_CAPACITY), np.int64)
@@ -94,7 +81,7 @@ class ByteTrack:
         """
         sides = _checked(boxes, scores, classes)
         self.predict()
-        seen, high = self.motion.numbers(sides), scores >= self._limits.high
+        seen, high = self.motion.numbers(sides), scores >= self._high
         partner = self._associate(sides, scores, classes, high)
         rows = (partner != _NONE).nonzero()[0]
         columns = partner.take(rows)
@@ -107,7 +94,7 @@ class ByteTrack:
         ids = np.full(len(scores), UNTRACKED, np.int64)
         ids[columns] = self._ids.take(rows)
         kept = self._prune()
-        high &= (scores >= self._limits.activate) & (sides[2:] > sides[:2]).all(axis=0)
+        high &= (scores >= self._activate) & (sides[2:] > sides[:2]).all(axis=0)
         high[columns] = False
         born = high.nonzero()[0]
         if len(born):
@@ -142,17 +129,16 @@ class ByteTrack:
 
     def _associate(self, sides: F64, scores: F32, classes: I32, high: Mask) -> Index:
         """Pair tracks and detections in three steps; return the row of each track's detection, or -1."""
-        limits = self._limits
         overlaps = iou(self.motion.sides(self._state[:4]), sides)
-        if limits.by_class:
+        if self._config.by_class:
             overlaps *= self._classes[:, None] == classes
         partner, fresh = np.full(len(self), _NONE, np.intp), self._is_fresh()
         known, confident = (~fresh).nonzero()[0], high.nonzero()[0]
-        doubtful = ((scores >= limits.low) & ~high).nonzero()[0]
+        doubtful = ((scores >= self._low) & ~high).nonzero()[0]
         fused = overlaps.take(confident, axis=1)
         fused *= 1 - self._slope * (1 - scores.take(confident))
         fused = self._likeness(fused, overlaps, confident)
-        rows, columns = pair(fused.take(known, axis=0), limits.match)
+        rows, columns = pair(fused.take(known, axis=0), self._config.match)
         partner[known.take(rows)] = confident.take(columns)
         if len(doubtful):
             left = ((partner == _NONE) & ~fresh & (self._missed == 0)).nonzero()[0]
@@ -175,7 +161,7 @@ class ByteTrack:
 
     def _confirm(self) -> None:
         """Assign numbers to the tracks that were seen often enough."""
-        ripe = ((self._ids == UNTRACKED) & (self._hits >= self._limits.confirm)).nonzero()[0]
+        ripe = ((self._ids == UNTRACKED) & (self._hits >= self._config.confirm)).nonzero()[0]
         if len(ripe):
             self._ids[ripe] = np.arange(self._next_id, self._next_id + len(ripe))
             self._next_id += len(ripe)

@@ -6,7 +6,7 @@ The module of a sink or tracker is imported when one is created, because reading
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
@@ -14,15 +14,14 @@ from edgert.config import OutputPath, PipelineConfig, Section, SinkStage, TrackS
 from edgert.config.fields import CODE_NAME, FilePath, Fraction, PositiveBytes, Seconds
 from edgert.config.flow import trackers_of
 from edgert.errors import ConfigError, StageError
+from edgert.kinds import import_target
 
 if TYPE_CHECKING:
     from ssl import SSLContext
 
     from edgert.runtime.stage import Stage
-    from edgert.stages.bytetrack import Limits
     from edgert.stages.context import Context
     from edgert.stages.sink.retention import Rules
-    from edgert.stages.track import Tracker
 
 _LEAST_BYTES = 1 << 16
 
@@ -310,6 +309,7 @@ _ABOVE = 0.1
 class ByteTrackStage(TrackStage):
     """ByteTrack (Zhang et al. 2022)."""
 
+    tracker: ClassVar[str] = "edgert.stages.bytetrack:ByteTrack"
     high: Fraction | None = Field(
         default=None,
         description="score from which detections start and continue tracks; default: the task's `score`, at least 0.25",
@@ -337,27 +337,22 @@ class ByteTrackStage(TrackStage):
             raise ValueError(f"activate: {self.activate:g} is below high: {high:g}, but tracks start at high: or above")
         return self
 
-    def limits(self, score: float | None) -> Limits:
-        """Return the limits for detections of a model whose lowest score is ``score``; None if unknown."""
-        from edgert.stages.bytetrack import Limits
-
+    def limits(self, score: float | None) -> tuple[float, float, float]:
+        """Return ``low``, ``high`` and ``activate`` for detections of this lowest score; None if it is unknown."""
         high = max(score or 0.0, _LEAST_HIGH) if self.high is None else self.high
         activate = min(high + _ABOVE, (1 + high) / 2) if self.activate is None else self.activate
-        same = self.model_dump(include={"match", "keep", "confirm", "by_class"})
-        return Limits(high=high, low=min(self.low, high), activate=max(activate, high), **same)
+        return min(self.low, high), high, max(activate, high)
 
     def thresholds(self, score: float | None) -> str:
-        limits = self.limits(score)
+        low, high, activate = self.limits(score)
         follows = " (by the model's score)" if self.high is None and score is not None else ""
         return (
-            f"{self.track}: tracks start at a score of {limits.activate:.2g} and continue from "
-            f"{limits.high:.2g}{follows}, in doubt from {limits.low:.2g}"
+            f"{self.track}: tracks start at a score of {activate:.2g} and continue from "
+            f"{high:.2g}{follows}, in doubt from {low:.2g}"
         )
 
-    def make(self, name: str, context: Context) -> Tracker:
-        from edgert.stages.bytetrack import ByteTrack
-
-        return ByteTrack(self.limits(context.score), context.rate_hz)
+    def make(self, name: str, context: Context) -> Any:
+        return import_target(self.tracker)(self, context.score, context.rate_hz)
 
 
 def tracking_of(config: PipelineConfig, model: str) -> ByteTrackStage | None:
@@ -372,6 +367,7 @@ class BotSortStage(ByteTrackStage):
     The `embed` model runs on crops of the detections, in a stage before.
     """
 
+    tracker: ClassVar[str] = "edgert.stages.botsort:BotSort"
     camera_motion: bool = Field(default=True, description="estimate the camera's motion from images")
     proximity: Fraction = Field(default=0.5, description="largest distance (1 - IoU) at which appearance counts")
     appearance: Fraction = Field(default=0.25, description="largest distance in appearance (half of 1 - cosine)")
@@ -379,17 +375,6 @@ class BotSortStage(ByteTrackStage):
     @property
     def reads_images(self) -> bool:
         return self.camera_motion
-
-    def make(self, name: str, context: Context) -> Tracker:
-        from edgert.stages.botsort import BotSort
-
-        return BotSort(
-            self.limits(context.score),
-            context.rate_hz,
-            proximity=self.proximity,
-            appearance=self.appearance,
-            follows_camera=self.camera_motion,
-        )
 
 
 _SEND = "edgert.stages.sink.send"

@@ -26,8 +26,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from edgert.stages.botsort import BotSort, CameraMotion
-from edgert.stages.bytetrack import ByteTrack, Limits, iou
+from edgert.stages.botsort import CameraMotion
+from edgert.stages.bytetrack import ByteTrack, iou
 from tests.bench import track_peers
 from tests.helpers import tracking
 from tests.helpers.frames import frame_of
@@ -74,7 +74,7 @@ def scene(objects: int, size_px: tuple[int, int], frames: int) -> list[Frame]:
 
 def ours(name: str, rate_hz: float = 30.0) -> ByteTrack:
     """A fresh tracker of edgert with the authors' limits."""
-    return ByteTrack(Limits(), rate_hz) if name == "bytetrack" else BotSort(Limits(), rate_hz, follows_camera=False)
+    return tracking.byte_track(rate_hz) if name == "bytetrack" else tracking.bot_sort(rate_hz)
 
 
 def _step(tracker: ByteTrack) -> Step:

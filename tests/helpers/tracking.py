@@ -7,7 +7,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from edgert.stages.bytetrack import UNTRACKED, ByteTrack, Limits
+from edgert.stages.botsort import BotSort
+from edgert.stages.bytetrack import UNTRACKED, ByteTrack
+from edgert.stages.kinds import BotSortStage, ByteTrackStage
 
 F32 = npt.NDArray[np.float32]
 F64 = npt.NDArray[np.float64]
@@ -17,8 +19,15 @@ FRAMES = 150
 WIDTH_PX, HEIGHT_PX = 1280, 720
 
 
-def byte_track(rate_hz: float = 30.0, **limits: Any) -> ByteTrack:
-    return ByteTrack(Limits(**limits), rate_hz)
+_AUTHORS = {"from": "find", "high": 0.6, "activate": 0.7, "by_class": False}
+
+
+def byte_track(rate_hz: float = 30.0, **keys: Any) -> ByteTrack:
+    return ByteTrack(ByteTrackStage(**{**_AUTHORS, "track": "bytetrack", **keys}), rate_hz=rate_hz)
+
+
+def bot_sort(rate_hz: float = 30.0, **keys: Any) -> BotSort:
+    return BotSort(BotSortStage(**{**_AUTHORS, "track": "botsort", "camera_motion": False, **keys}), rate_hz=rate_hz)
 
 
 @dataclass(frozen=True)

@@ -4,14 +4,13 @@ import logging
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from importlib import import_module
 from pathlib import Path
 from typing import Protocol
 
 from edgert.config.stages import SourceStage
 from edgert.errors import ConfigError, StageError, nearest
 from edgert.files import exists
-from edgert.kinds import SOURCES
+from edgert.kinds import SOURCES, import_target
 from edgert.runtime.stage import Source
 from edgert.stages.context import Context
 from edgert.stages.source import rtsp
@@ -45,8 +44,7 @@ def imported(target: str) -> Make:
     """Return a function that imports ``module:name`` and calls it, for kinds whose imports are slow."""
 
     def make(name: str, config: SourceStage, context: Context) -> Source:
-        module, _, function = target.partition(":")
-        source: Source = getattr(import_module(module), function)(name, config, context)
+        source: Source = import_target(target)(name, config, context)
         return source
 
     return make

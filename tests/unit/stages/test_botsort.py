@@ -11,7 +11,7 @@ import pytest
 from edgert.runtime import Crops, Detections, Embedding, Result
 from edgert.runtime.frame import U8, Frame, PixelFormat
 from edgert.stages.botsort import BotSort, CameraMotion, appearance_vectors
-from edgert.stages.bytetrack import UNTRACKED, ByteTrack, Limits
+from edgert.stages.bytetrack import UNTRACKED
 from tests.helpers import tracking
 from tests.helpers.frames import frame_of, things
 
@@ -69,7 +69,7 @@ def test_objects_that_stand_keep_their_numbers_while_the_camera_pans() -> None:
     scene = world()
     numbers: dict[bool, list[list[int]]] = {}
     for follows in (True, False):
-        tracker, numbers[follows] = BotSort(Limits(), follows_camera=follows), []
+        tracker, numbers[follows] = tracking.bot_sort(camera_motion=follows), []
         for n in range(12):
             shift = 0 if n < 4 else 45 * (n % 2)  # it shakes by more than the objects are wide
             box = np.array((100 + shift, 100, 130 + shift, 150))
@@ -93,7 +93,7 @@ def test_looks_decide_between_boxes_that_are_near() -> None:
     path = [*places, *reversed(places)]
     final = {}
     for knows in (True, False):
-        tracker = BotSort(Limits(match=0.01), follows_camera=False, proximity=1.0)
+        tracker = tracking.bot_sort(match=0.01, proximity=1.0)
         for left, right in path:
             record = found([(left, 50, left + 60, 200), (right, 50, right + 60, 200)])
             ids = step(tracker, record, seen({0: RED, 1: BLUE}) if knows else {})
@@ -102,7 +102,7 @@ def test_looks_decide_between_boxes_that_are_near() -> None:
 
 
 def test_what_was_hidden_teaches_no_looks_and_unseen_rows_count_by_boxes() -> None:
-    tracker = BotSort(Limits(), follows_camera=False)
+    tracker = tracking.bot_sort()
     box = (100, 100, 160, 220)
     for _ in range(3):
         ids = step(tracker, found([box]), seen({0: RED}))
@@ -127,7 +127,7 @@ def test_vectors_are_those_of_crops_of_these_detections() -> None:
 
 
 DATA = Path(__file__).parents[2] / "data" / "tracks"
-MADE = {"bytetrack": ByteTrack, "botsort": lambda limits: BotSort(limits, follows_camera=False)}
+MADE = {"bytetrack": tracking.byte_track, "botsort": tracking.bot_sort}
 CHAOS = {("botsort", "crowd"): 0.011}  # there a track of theirs comes back after its end
 
 
@@ -135,7 +135,7 @@ CHAOS = {("botsort", "crowd"): 0.011}  # there a track of theirs comes back afte
 @pytest.mark.parametrize("scene", tracking.SCENES)
 def test_the_authors_tracks(name: str, scene: tracking.Scene) -> None:
     theirs = np.array(json.loads((DATA / f"{name}.json").read_text())[scene.__name__], np.int64)
-    tracker, frames = MADE[name](Limits()), tracking.scene(scene)
+    tracker, frames = MADE[name](), tracking.scene(scene)
     ours = np.concatenate([tracker.update(one.boxes, one.scores, np.zeros(len(one.boxes), np.int32)) for one in frames])
     assert len(ours) == len(theirs) > 500 and len(np.unique(ours[ours != UNTRACKED])) >= 10
     wrong = tracking.disagreements(ours, theirs)

@@ -102,7 +102,7 @@ def test_lost_tracks_end_after_the_buffer(frame_rate: float, buffer: int) -> Non
 
 
 def test_ids_are_never_reused() -> None:
-    tracker = byte_track(keep=0)
+    tracker = byte_track(keep="0s")
     seen: list[int] = []
     for _ in range(10):
         for _ in range(2):

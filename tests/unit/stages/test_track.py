@@ -95,8 +95,7 @@ def test_limits_follow_the_models_score(
     keys: dict[str, float], score: float | None, expected: tuple[float, float, float]
 ) -> None:
     section = TrackStage.model_validate({"track": "botsort", "from": "find", **keys})
-    limits = section.limits(score)  # type: ignore[attr-defined]
-    assert (limits.low, limits.high, limits.activate) == pytest.approx(expected)
+    assert section.limits(score) == pytest.approx(expected)  # type: ignore[attr-defined]
     text = section.thresholds(score)
     assert f"{expected[1]:.2g}" in text
     assert ("by the model's score" in text) is ("high" not in keys and score is not None)
