@@ -210,9 +210,19 @@ def check_token(token: str) -> None:
         raise ValueError(f"token: expected 16 to 256 letters, digits or signs without spaces; {count}")
 
 
-class Http(SinkStage):
+class _Imported(SinkStage):
+    """Sink whose class is imported when one is created. The class takes the section and the context."""
+
+    target: ClassVar[str]
+
+    def make(self, name: str, context: Context) -> Any:
+        return import_target(self.target)(name, self, context)
+
+
+class Http(_Imported):
     """A live page: every camera with its results, events and state."""
 
+    target: ClassVar[str] = "edgert.stages.sink.web.http_sink:HttpSink"
     takes_gpu: ClassVar[bool] = True
     takes_images: ClassVar[bool] = True
     shows_images: ClassVar[bool] = True
@@ -240,31 +250,17 @@ class Http(SinkStage):
             check_token(self.token)
         return self
 
-    def make(self, name: str, context: Context) -> Stage:
-        from edgert.stages.sink.stream.whep import page_video
-        from edgert.stages.sink.web.http_server import Access
-        from edgert.stages.sink.web.http_sink import HttpSink
 
-        access = Access(self.token, self.tls.context() if self.tls is not None else None)
-        video = page_video(name, context.rate_hz)
-        about = context.stats, access, self.clips, video, context.swap_page, context.control
-        return HttpSink(name, self.host, self.port, *about)
-
-
-class Display(SinkStage):
+class Display(_Imported):
     """A window for each stream on this machine's screen: see [the window](window.md)."""
 
+    target: ClassVar[str] = "edgert.stages.sink.display:DisplaySink"
     takes_gpu: ClassVar[bool] = True
     takes_images: ClassVar[bool] = True
     shows_images: ClassVar[bool] = True
     width: int = Field(default=0, ge=0, le=8192, description="width of a window in pixels; 0: the image's")
     height: int = Field(default=0, ge=0, le=8192, description="as `width`; without both, at most 1280x720")
     fullscreen: bool = Field(default=False, description="fill the screen")
-
-    def make(self, name: str, context: Context) -> Stage:
-        from edgert.stages.sink.display import DisplaySink
-
-        return DisplaySink(name, (self.width, self.height), self.fullscreen, context.leave)
 
 
 class Callback(SinkStage):

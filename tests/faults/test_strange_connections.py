@@ -17,10 +17,9 @@ import pytest
 from edgert import limits
 from edgert.config import SinkStage
 from edgert.stages.context import Context
-from edgert.stages.sink.web.http_server import Access
-from edgert.stages.sink.web.http_sink import HttpSink
 from tests.helpers.brokers import certificate
 from tests.helpers.command import environment
+from tests.helpers.http_request import live_page
 from tests.helpers.waiting import wait_until
 
 MANY, ASKED, WAIT_S = 600, 20, 1.0
@@ -38,13 +37,9 @@ def opened(own: tuple[Path, Path]) -> Iterator[Opened]:
     sinks = []
 
     def begin(kind: str, encrypted: bool) -> int:
-        context = None
-        if encrypted:
-            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-            context.load_cert_chain(*own)
-        access = Access(tls=context)
         if kind == "page":
-            sinks.append(HttpSink("page", "127.0.0.1", 0, lambda: {"fps": 1.0, "stages": {}}, access))
+            tls = {"tls": dict(zip(("cert", "key"), own, strict=True))} if encrypted else {}
+            sinks.append(live_page(lambda: {"fps": 1.0, "stages": {}}, **tls))
         else:
             pytest.importorskip("aiortc", reason="aiortc (extra 'webrtc') is not installed")
             from edgert.stages.sink.stream.webrtc_sink import WebrtcSink
@@ -142,10 +137,10 @@ def test_the_time_of_a_client_runs_from_accept_on(opened: Opened, monkeypatch: p
 
 FEW = """
 import resource, sys, threading
-from edgert.stages.sink.web.http_sink import HttpSink
+from tests.helpers.http_request import live_page
 
 resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
-sink = HttpSink("page", "127.0.0.1", 0, lambda: {"fps": 1.0, "stages": {}})
+sink = live_page(lambda: {"fps": 1.0, "stages": {}})
 sink.open()
 print(sink.url.rstrip("/").rpartition(":")[2], flush=True)
 failed, is_over = 0, threading.Event()

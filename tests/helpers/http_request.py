@@ -2,10 +2,15 @@
 
 import http.client
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
 from urllib.parse import urlsplit
+
+from edgert.stages.context import Context
+from edgert.stages.kinds import Http
+from edgert.stages.sink.web.http_sink import HttpSink
 
 
 def answer_of(
@@ -32,3 +37,10 @@ def serving(handler: Callable[..., BaseHTTPRequestHandler]) -> Iterator[str]:
         finally:
             server.shutdown()
             thread.join()
+
+
+def live_page(stats: Callable[[], Mapping[str, object]] = dict, name: str = "page", **keys: Any) -> HttpSink:
+    """The sink of a live page on a free port, not opened, which shows cameras as images."""
+    made = HttpSink(name, Http.model_validate({"sink": "http", "from": "x", "port": 0, **keys}), Context(stats=stats))
+    made.whep = None
+    return made

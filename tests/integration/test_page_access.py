@@ -4,6 +4,7 @@ import base64
 import http.client
 import ssl
 import urllib.request
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -12,25 +13,18 @@ import pytest
 from pydantic import ValidationError
 
 from edgert.cli.fleet_view import fetch_stats
-from edgert.stages.context import Context
 from edgert.stages.kinds import Http
 from edgert.stages.sink.web.http_server import Access
 from edgert.stages.sink.web.http_sink import HttpSink
 from tests.helpers.brokers import certificate
-from tests.helpers.http_request import answer_of
+from tests.helpers.http_request import answer_of, live_page
 from tests.helpers.written import opened
 
 TOKEN = "a-long-secret-token"
 WRONG = ("", "Bearer", "Bearer wrong", f"Bearer {TOKEN}x", "Basic YW55Ym9keTp3cm9uZw==", "Basic ???", TOKEN, "é")
 PATHS = ("/", "/stats.json", "/metrics", "/events.json", "/snapshot.jpg", "/stream.mjpg", "/wall", "/nothing")
 STUCK = {"stages": {"find": {"results_in": 3, "stuck_s": 70.0}}}
-
-
-def http_sink(**keys: Any) -> HttpSink:
-    section = Http.model_validate({"sink": "http", "from": "x", "port": 0, **keys})
-    sink = section.make("page", Context(stats=lambda: STUCK))
-    assert isinstance(sink, HttpSink)
-    return sink
+http_sink = partial(live_page, lambda: STUCK)
 
 
 def status(sink: HttpSink, path: str, authorization: str = "") -> tuple[int, http.client.HTTPMessage, bytes]:
@@ -113,7 +107,7 @@ def test_certificates_that_cannot_be_used(tmp_path: Path) -> None:
 def test_a_page_that_is_open_to_the_network_is_warned_of(
     caplog: pytest.LogCaptureFixture, token: str, warned: str
 ) -> None:
-    sink = HttpSink("page", "0.0.0.0", 0, dict, Access(token))
+    sink = live_page(host="0.0.0.0", **({"token": token} if token else {}))
     sink.open()
     sink.close()
     (record,) = [one for one in caplog.records if one.levelname == "WARNING"]

@@ -23,6 +23,7 @@ from edgert.stages.zones.rules import Event, Events
 from tests.helpers.browser import Page, axe
 from tests.helpers.clips import SIZE, write_clip
 from tests.helpers.frames import detections, frame_of, result_of
+from tests.helpers.http_request import live_page
 from tests.helpers.waiting import wait_until
 
 pytestmark = pytest.mark.slow
@@ -39,7 +40,7 @@ def stats() -> dict[str, Any]:
 
 @pytest.fixture
 def sink() -> Iterator[HttpSink]:
-    sink = HttpSink("page", "127.0.0.1", 0, stats)
+    sink = live_page(stats)
     sink.open()
     for number, name in enumerate(CAMERAS):
         image = np.full((90, 160, 3), 40 + 80 * number, np.uint8)
@@ -202,7 +203,7 @@ def test_every_row_of_the_wall_is_full_and_a_desk_sees_all_of_it(page: Page) -> 
     for count in (2, 3, 4, 5, 8, 16):
         names = [f"camera-{number}" for number in range(count)]
         stages = {name: {"source": {"up": False, "state_s": 5.0, "reason": "no route"}} for name in names}
-        sink = HttpSink("page", "127.0.0.1", 0, lambda stages=stages: {**stats(), "stages": stages})  # type: ignore[misc]
+        sink = live_page(lambda stages=stages: {**stats(), "stages": stages})  # type: ignore[misc]
         sink.open()
         for width_px in (390, 768, 1440):
             page.open(sink.url, width_px)
@@ -385,7 +386,7 @@ def test_the_recording_of_an_event_plays_on_the_page(page: Page, tmp_path: Path)
         frame.lease.release()
     source.close()
     record.close()
-    sink = HttpSink("page", "127.0.0.1", 0, stats, clips=tmp_path / "clips.jsonl")
+    sink = live_page(stats, clips=tmp_path / "clips.jsonl")
     sink.open()
     image = np.full((90, 160, 3), 40, np.uint8)
     result = result_of(frame_of(160, 90, stream="gate"), {"alarm": Events((event,))})

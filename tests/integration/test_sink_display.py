@@ -18,6 +18,8 @@ import pytest
 from edgert.diagnosis.probe import ask
 from edgert.errors import DeviceError
 from edgert.runtime.frame import U8
+from edgert.stages.context import Context
+from edgert.stages.kinds import Display
 from edgert.stages.sink import display, viewers
 from edgert.stages.sink.display import DisplaySink
 from edgert.stages.sink.viewers import SDL, DisplayEnvironment
@@ -26,6 +28,7 @@ from tests.helpers.waiting import wait_until
 
 SIZE = (320, 240)
 SCREEN = (800, 600)
+CONFIG = Display.model_validate({"sink": "display", "from": "x"})
 
 pytestmark = pytest.mark.skipif(
     not (shutil.which("Xvfb") and shutil.which("gst-launch-1.0")),
@@ -109,7 +112,7 @@ def is_shown(server: XServer, image: U8) -> bool:
 
 
 def opened(**keys: object) -> DisplaySink:
-    made = DisplaySink("show", (0, 0), False, **keys)  # type: ignore[arg-type]
+    made = DisplaySink("show", CONFIG, Context(**keys))  # type: ignore[arg-type]
     made.open()
     return made
 
@@ -167,7 +170,7 @@ def test_a_server_that_goes_takes_nothing_along_and_may_come_back(
 def test_it_fills_the_screen(server: XServer, caplog: pytest.LogCaptureFixture) -> None:
     if find_spec("sdl2") is None:
         pytest.skip("PySDL2 is not installed: pip install PySDL2 pysdl2-dll")
-    made = DisplaySink("show", (0, 0), True)
+    made = DisplaySink("show", CONFIG.model_copy(update={"fullscreen": True}), Context())
     made.open()
     made.process(replace(sample(), image=np.full((SIZE[1], SIZE[0], 3), 200, np.uint8)))
     wait_until(lambda: bool((server.screen() == 200).all()))

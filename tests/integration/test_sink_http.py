@@ -21,7 +21,7 @@ from edgert.stages.sink.web import http_sink
 from edgert.stages.sink.web.http_sink import HttpSink
 from tests.helpers.frames import detections, frame_of, result_of
 from tests.helpers.growth import is_freed
-from tests.helpers.http_request import answer_of
+from tests.helpers.http_request import answer_of, live_page
 from tests.helpers.written import opened
 
 STATS = {"fps": 24.5, "frames_out": 7, "dropped": 2, "latency_ms": {"p50": float("nan")}, "stages": {}}
@@ -29,7 +29,7 @@ STATS = {"fps": 24.5, "frames_out": 7, "dropped": 2, "latency_ms": {"p50": float
 
 @pytest.fixture
 def sink() -> Iterator[HttpSink]:
-    sink = HttpSink("page", "127.0.0.1", 0, lambda: STATS)
+    sink = live_page(lambda: STATS)
     sink.open()
     yield sink
     sink.close()
@@ -102,7 +102,7 @@ def test_metrics_are_prometheus_text(sink: HttpSink) -> None:
 
 def test_a_page_closed_during_a_stream_is_freed_at_once() -> None:
     def closed() -> HttpSink:
-        sink = HttpSink("page", "127.0.0.1", 0, lambda: STATS)
+        sink = live_page(lambda: STATS)
         sink.open()
         viewer = Viewer(sink)
         sink.process(shown())
@@ -195,7 +195,7 @@ def test_a_failing_state_is_an_answer_not_a_crash(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(http_sink, "_SHARED_S", 0.0)
-    sink = HttpSink("page", "127.0.0.1", 0, lambda: {"bad": object()} if caplog.records else {"bug": 1 / 0})
+    sink = live_page(lambda: {"bad": object()} if caplog.records else {"bug": 1 / 0})
     sink.open()
     assert ask(sink, "/stats.json")[::2] == (500, b"a bug in edgert; its log has the traceback\n")
     assert "ZeroDivisionError" in caplog.text and caplog.records[-1].levelname == "ERROR"
@@ -208,7 +208,7 @@ def test_a_failing_state_is_an_answer_not_a_crash(
 @pytest.mark.timing
 def test_close_ends_every_thread_at_once() -> None:
     before = set(threading.enumerate())
-    sink = HttpSink("page", "127.0.0.1", 0, lambda: STATS)
+    sink = live_page(lambda: STATS)
     sink.open()
     result = shown()
     sink.process(result)
@@ -231,7 +231,7 @@ def test_close_ends_every_thread_at_once() -> None:
 
 
 def test_a_port_in_use(sink: HttpSink) -> None:
-    other = HttpSink("second", "127.0.0.1", port_of(sink), dict)
+    other = live_page(name="second", port=port_of(sink))
     with pytest.raises(DeviceError, match=f"cannot listen on 127.0.0.1:{port_of(sink)}") as caught:
         other.open()
     other.close()
@@ -240,14 +240,14 @@ def test_a_port_in_use(sink: HttpSink) -> None:
 
 def test_an_address_of_another_machine() -> None:
     with pytest.raises(DeviceError) as caught:
-        HttpSink("page", "192.0.2.1", 0, dict).open()  # TEST-NET-1, RFC 5737
+        live_page(host="192.0.2.1").open()  # TEST-NET-1, RFC 5737
     assert "127.0.0.1" in caught.value.fix
 
 
 def test_ipv6_loopback() -> None:
     if not socket.has_ipv6:
         pytest.skip("no IPv6 on this machine")
-    sink = HttpSink("page", "::1", 0, dict)
+    sink = live_page(host="::1")
     try:
         sink.open()
     except DeviceError as error:
@@ -266,7 +266,7 @@ def test_it_is_ready_when_every_required_source_has_given_a_frame() -> None:
         "back": {"results_out": 0, "source": {"reason": ""}},
         "yard": {"results_out": 0, "source": {"reason": "away"}},
     }
-    with opened(HttpSink("page", "127.0.0.1", 0, lambda: {"required": ["front", "back"], "stages": cameras})) as sink:
+    with opened(live_page(lambda: {"required": ["front", "back"], "stages": cameras})) as sink:
         status, _, body = ask(sink, "/readyz")
         assert (status, body) == (503, b"front: nothing listens on that port\nback: no frame yet\n")
         cameras["back"]["results_out"] = 1

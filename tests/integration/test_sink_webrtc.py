@@ -23,7 +23,6 @@ from edgert.config import SinkStage
 from edgert.errors import DeviceError
 from edgert.runtime.records import Result
 from edgert.stages.context import Context
-from edgert.stages.kinds import Http
 from edgert.stages.sink import encoders
 from edgert.stages.sink.stream import whep
 from edgert.stages.sink.stream.webrtc_sink import WebrtcSink
@@ -32,7 +31,7 @@ from edgert.stages.sink.web.http_sink import HttpSink
 from tests.helpers.browser import Page, browser
 from tests.helpers.clock_in_frames import BITS, READ_IN_A_PAGE, SIDE, Camera
 from tests.helpers.frames import frame_of
-from tests.helpers.http_request import answer_of
+from tests.helpers.http_request import answer_of, live_page
 from tests.helpers.waiting import wait_until
 
 TOKEN = "a-token-of-sixteen"
@@ -296,10 +295,8 @@ def test_a_stream_that_ends_ends_in_the_browser_and_a_new_one_is_found(tmp_path:
 
 @contextmanager
 def page_of(*streams: str, **keys: Any) -> Iterator[HttpSink]:
-    section = Http.model_validate({"sink": "http", "from": "x", "port": 0, **keys})
-    stats = {"name": "north", "frames_out": 9, "dropped": 0, "stages": {}}
-    sink = section.make("page", Context(stats=lambda: stats))
-    assert isinstance(sink, HttpSink)
+    sink = live_page(lambda: {"name": "north", "frames_out": 9, "dropped": 0, "stages": {}}, **keys)
+    sink.whep = whep.page_video("page", 30.0)
     sink.open()
     camera = Camera(sink.process, 15, SIZE, streams)
     camera.start()

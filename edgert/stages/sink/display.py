@@ -6,7 +6,6 @@ import select
 import subprocess
 import threading
 import time
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 
@@ -17,7 +16,9 @@ from edgert import installation
 from edgert.errors import DeviceError
 from edgert.runtime.frame import U8
 from edgert.runtime.records import Result, without_delivery
+from edgert.stages.context import Context
 from edgert.stages.draw import ImagePainter, Overlay
+from edgert.stages.kinds import Display
 from edgert.stages.sink import viewers
 
 _LOG = logging.getLogger(__name__)
@@ -36,17 +37,11 @@ class DisplaySink:
     Each stream's window has its own thread and viewer process (:mod:`edgert.stages.sink.viewers`). It takes the newest
     image whenever it is ready for one, so that no display delays the pipeline. A viewer that ends is started again when
     the display is back, unless the user closed the window.
-
-    Args:
-        size: (width, height) of a window in pixels; 0: the image's, at most 1280x720.
-        fullscreen: whether windows fill the screen, where the viewer can do that.
-        leave: function that is called once, when the user has closed the last window.
     """
 
-    def __init__(
-        self, name: str, size: tuple[int, int], fullscreen: bool, leave: Callable[[], None] = lambda: None
-    ) -> None:
-        self.name, self.size, self.fullscreen, self._leave = name, size, fullscreen, leave
+    def __init__(self, name: str, config: Display, context: Context) -> None:
+        self.name, self.size, self.fullscreen = name, (config.width, config.height), config.fullscreen
+        self._leave = context.leave
         self.viewer = ""
         self._windows: dict[str, Window] = {}
 

@@ -44,6 +44,7 @@ from edgert.stages.ros2.zenoh_session import Attachment, read_attachment
 from edgert.stages.sink.web.http_sink import HttpSink
 from edgert.zip_archive import member_of, pack
 from tests.faults.fuzz import mutate, recordings, seeds, stores
+from tests.helpers.http_request import live_page
 from tests.helpers.ros_messages import random_message
 
 STEERING = frozenset("\x1b\x9b\0\x07\x08\x7f")
@@ -257,7 +258,7 @@ _REQUESTS = tuple(
 
 @cache
 def _page() -> HttpSink:
-    sink = HttpSink("page", "127.0.0.1", 0, lambda: {"fps": 1.0, "stages": {}})
+    sink = live_page(lambda: {"fps": 1.0, "stages": {}})
     sink.open()
     return sink
 

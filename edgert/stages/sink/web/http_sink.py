@@ -11,8 +11,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from functools import partial
 from http import HTTPStatus
-from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 from edgert import limits
 from edgert.errors import StageError, cause
@@ -20,7 +19,10 @@ from edgert.runtime import health
 from edgert.runtime.json_form import plain
 from edgert.runtime.records import Result
 from edgert.runtime.worker import OneJobWorker, Worker
+from edgert.stages.context import Context
+from edgert.stages.kinds import Http
 from edgert.stages.sink.client_limits import FairGroup, affordable_limit, is_loopback
+from edgert.stages.sink.stream.whep import page_video
 from edgert.stages.sink.tcp_connection import Connection
 from edgert.stages.sink.tcp_server import listen
 from edgert.stages.sink.web.clip_index import RANGE, ClipIndex
@@ -30,12 +32,8 @@ from edgert.stages.sink.web.http_server import Access, HttpServer, address_of
 from edgert.stages.sink.web.inlined_page import inlined_page
 from edgert.stages.sink.web.live_images import LARGE_PX, TILES_PX, LiveImages
 
-if TYPE_CHECKING:
-    from edgert.stages.sink.stream.whep import WhepVideo
-
 _LOG = logging.getLogger(__name__)
 _T = TypeVar("_T")
-_OPEN = Access()
 _SHARED_S = 0.2  # time for which one answer serves all clients
 _THREADS = "edgert:http-images", "edgert:http-state", "edgert:http-changes"
 _JOIN_S = 0.1
@@ -59,35 +57,19 @@ class HttpSink:
     Only the newest images are encoded, in a thread of their own, and only while somebody looks. Where no draw stage
     did, boxes, labels, masks, keypoints and zones are drawn here. The newest frame of each camera stays in use.
 
-    Args:
-        host: address to listen on. With a loopback address, only this machine has access, by a loopback name.
-        port: port to listen on; 0 picks a free one, see :attr:`url`.
-        stats: function that returns the state of the run, as :meth:`edgert.runtime.summary.Summary.to_json` does, with
-            the budgets ``promised`` and the necessary sources ``required``. ``/metrics`` also reads ``totals`` and
-            ``folders``.
-        clips: index of the recordings to play. No other file of the disk is served.
-        video: live video of single cameras; None: they are shown as images.
-        swap_page: function that returns the report of the newest swap of a model, as HTML.
-        control: function that answers requests to change the pipeline, from clients with the token.
+    With a loopback address, only this machine has access, by a loopback name. Of the disk, only the recordings that
+    ``clips`` lists are served. ``stats`` of the context is as :meth:`edgert.runtime.summary.Summary.to_json`, with the
+    budgets ``promised`` and the necessary sources ``required``; ``/metrics`` also reads ``totals`` and ``folders``.
     """
 
     open_to_all, changed_at = _HEALTH, (_CONTROL,)
 
-    def __init__(
-        self,
-        name: str,
-        host: str,
-        port: int,
-        stats: Callable[[], Mapping[str, object]],
-        access: Access = _OPEN,
-        clips: Path | None = None,
-        video: "WhepVideo | None" = None,
-        swap_page: Callable[[], str] = str,
-        control: Callable[[bytes, str], bytes] = lambda line, who: b"",
-    ) -> None:
-        self.name, self._host, self._port = name, host, port
-        self.stats, self.access, self.whep, self.swap_page, self.control = stats, access, video, swap_page, control
-        self.images, self.clips = LiveImages(), ClipIndex(clips) if clips is not None else None
+    def __init__(self, name: str, config: Http, context: Context) -> None:
+        self.name, self._host, self._port = name, config.host, config.port
+        self.stats, self.swap_page, self.control = context.stats, context.swap_page, context.control
+        self.access = Access(config.token, config.tls.context() if config.tls is not None else None)
+        self.whep = page_video(name, context.rate_hz)
+        self.images, self.clips = LiveImages(), ClipIndex(config.clips) if config.clips is not None else None
         self._viewers = FairGroup[Connection](affordable_limit(limits.PAGE_VIEWERS))
         self._server: HttpServer | None = None
         self._reset()

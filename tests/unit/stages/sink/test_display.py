@@ -14,6 +14,8 @@ from edgert.config import load_pipeline
 from edgert.errors import DeviceError, StageError
 from edgert.pipeline import Pipeline
 from edgert.runtime.records import Result
+from edgert.stages.context import Context
+from edgert.stages.kinds import Display
 from edgert.stages.sink import display, viewers
 from edgert.stages.sink.display import DisplaySink, WindowImage, fit_image, window_size
 from edgert.stages.sink.viewers import CLOSED, DisplayEnvironment
@@ -21,6 +23,7 @@ from edgert.testing import sample
 from tests.helpers.waiting import wait_until
 
 SAVES = "import sys, os\ndata = sys.stdin.buffer.read()\nopen(os.environ['EDGERT_SEEN'], 'wb').write(data)"
+CONFIG = Display.model_validate({"sink": "display", "from": "x"})
 SLEEPS = "import time\ntime.sleep(60)"
 
 
@@ -53,7 +56,7 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> Viewers:
 
 
 def sink(left: Callable[[], None] = lambda: None, size: tuple[int, int] = (0, 0)) -> DisplaySink:
-    made = DisplaySink("show", size, False, left)
+    made = DisplaySink("show", CONFIG.model_copy(update={"width": size[0], "height": size[1]}), Context(leave=left))
     made.open()
     return made
 
@@ -184,7 +187,7 @@ def test_no_display_is_an_error_at_the_start(fake: Viewers) -> None:
 
 
 def test_full_screen_that_cannot_be_had_is_said(fake: Viewers, caplog: pytest.LogCaptureFixture) -> None:
-    made = DisplaySink("show", (0, 0), True)
+    made = DisplaySink("show", CONFIG.model_copy(update={"fullscreen": True}), Context())
     made.open()
     assert "first cannot fill the screen and shows a window" in caplog.text and "display" in caplog.text
 

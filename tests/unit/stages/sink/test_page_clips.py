@@ -9,7 +9,7 @@ import pytest
 
 from edgert.stages.sink.web import clip_index
 from edgert.stages.sink.web.clip_index import ClipIndex
-from edgert.stages.sink.web.http_sink import HttpSink
+from tests.helpers.http_request import live_page
 from tests.helpers.written import opened
 
 
@@ -102,7 +102,7 @@ def test_parts_of_a_file(index: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_page_gives_whole_files_and_parts(index: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(clip_index, "PART_BYTES", 30)
     index.write_text(line("a.mp4", "ab"))
-    with opened(HttpSink("page", "127.0.0.1", 0, dict, clips=index)) as sink:
+    with opened(live_page(clips=index)) as sink:
         with urlopen(f"{sink.url}stats.json") as answer:
             assert json.loads(answer.read())["events"] == 1
         with urlopen(f"{sink.url}clips/ab.mp4") as answer:
