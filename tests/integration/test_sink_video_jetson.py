@@ -197,7 +197,7 @@ def test_images_that_an_encoder_leaves_out_are_counted(
     units += encoder.finish()
     encoder.close()
     assert 0 < len(units) < 40 and all(unit.tick % 2000 == 0 for unit in units)
-    lost = sum(int(line.rsplit("left ")[1].split()[0]) for line in caplog.messages if "left" in line)
+    lost = sum(int(line.rsplit("lost ")[1].split()[0]) for line in caplog.messages if "encoder lost" in line)
     assert lost == 40 - len(units)
 
 

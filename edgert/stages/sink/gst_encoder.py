@@ -198,7 +198,7 @@ class GstEncoder:
             elif time.monotonic() - last_s > self._stall_s:
                 raise self._stalled("gives no image")
         if self._ticks:
-            log.warning("%s: the encoder lost %d images", self._where, len(self._ticks))
+            self._warn_of_lost(len(self._ticks))
         return units
 
     def close(self) -> None:
@@ -267,9 +267,12 @@ class GstEncoder:
             return self._ticks.pop(0) if self._ticks else at_ns * TICKS_HZ // 1_000_000_000
         lost = self._ticks.index(near)
         if lost:
-            log.warning("%s: the encoder lost %d images", self._where, lost)
+            self._warn_of_lost(lost)
         del self._ticks[: lost + 1]
         return near
+
+    def _warn_of_lost(self, count: int) -> None:
+        log.warning("%s: the encoder lost %d image%s", self._where, count, "s" * (count > 1))
 
     def _stalled(self, what: str) -> DeviceError:
         return self._error(f"it {what} for {self._stall_s:g} s")

@@ -151,8 +151,10 @@ class GstDecoder:
         try:
             for image in self._pipeline.images():
                 count += 1
-                at_ns = None if image.media_ns is None else image.media_ns - _BEFORE_NS
-                at_ns = media_ns(self._times.take(), self._source.time_base) if at_ns is None else at_ns
+                if image.media_ns:
+                    at_ns: int | None = image.media_ns - _BEFORE_NS
+                else:  # GStreamer's parsers give 0 to a first packet without a time
+                    at_ns = media_ns(self._times.take(), self._source.time_base)
                 # A buffer in video memory declares its colors; the caps of nvvidconv's host memory do not.
                 color = self._color if self._on_host else image.color
                 yield replace(image, media_ns=at_ns, color=color)
