@@ -33,7 +33,7 @@ static void (*chosen)(const void*);
 
 static uint64_t passed_on[64][32];  // by each thread of each warp to the others
 
-// Jumps instead of swapcontext, which asks the kernel for the signals' mask each time.
+// Jumps instead of swapcontext, which asks the kernel for the signals' mask each time. A context lasts for all blocks.
 static void wait_for(int whom) {
     running->state = whom;
     if (!_setjmp(running->place)) _longjmp(turns, 1);
@@ -46,7 +46,7 @@ static void go_on(Thread& one) {
 }
 static void __syncthreads() { wait_for(WAITS_FOR_BLOCK); }
 static void __syncwarp(unsigned = ~0u) { wait_for(WAITS_FOR_WARP); }
-static void start() { chosen(given), running->state = DONE; _longjmp(turns, 1); }
+static void start() { for (;;) chosen(given), wait_for(DONE); }
 
 // Lets go on who waits for nobody any more: `count` threads, a warp or a block.
 static void release(Thread* threads, int count, int waits) {
@@ -64,7 +64,9 @@ static void run(void (*kernel)(const void*), const void* argument, const int* gr
         blockIdx = {x, y, z};
         for (int i = 0; i < count; ++i) {
             Thread& one = threads[i];
-            one.at = {i % block[0], i / block[0], 0}, one.number = i, one.state = RUNS, one.has_begun = false, one.stack.resize(1 << 15);
+            one.at = {i % block[0], i / block[0], 0}, one.number = i, one.state = RUNS;
+            if (one.has_begun) continue;
+            one.stack.resize(1 << 15);
             getcontext(&one.context);
             one.context.uc_stack.ss_sp = one.stack.data(), one.context.uc_stack.ss_size = one.stack.size();
             one.context.uc_link = &ends;  // never reached

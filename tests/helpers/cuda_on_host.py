@@ -1,6 +1,7 @@
 """Kernels of this package, compiled by the host's C++ compiler and run on the memory of a CudaDouble: the very source
 that a GPU runs, so that its arithmetic is tested where there is none."""
 
+import atexit
 import ctypes
 import re
 import shutil
@@ -74,8 +75,23 @@ def _compiled(source: str, definitions: tuple[tuple[str, int], ...], function: s
     """
     with tempfile.TemporaryDirectory() as folder:
         path, library = Path(folder, "kernel.cpp"), Path(folder, "kernel.so")
-        path.write_text(f'#include "{_HEADER}"\n{source}\n{entry}')
+        path.write_text(f'#include "{_compiled_header()}"\n{source}\n{entry}')
         options = [f"-D{name}={value}" for name, value in definitions]
-        flags = ["-std=c++17", "-O1", "-ffp-contract=off", "-fno-strict-aliasing", "-w", "-shared", "-fPIC"]
-        subprocess.run([_COMPILER, *flags, *options, "-o", str(library), str(path)], check=True)
+        _run_compiler(*options, "-shared", "-o", str(library), str(path))
         return ctypes.CDLL(str(library))
+
+
+@lru_cache(maxsize=1)
+def _compiled_header() -> Path:
+    """A copy of the header beside its compiled form, which halves the time of a small kernel."""
+    folder = Path(tempfile.mkdtemp(prefix="edgert-kernels-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    header = Path(shutil.copy(_HEADER, folder))
+    _run_compiler("-x", "c++-header", "-o", f"{header}.gch", str(header))
+    return header
+
+
+def _run_compiler(*arguments: str) -> None:
+    assert _COMPILER is not None
+    flags = ["-std=c++17", "-O1", "-ffp-contract=off", "-fno-strict-aliasing", "-w", "-fPIC"]
+    subprocess.run([_COMPILER, *flags, *arguments], check=True)
