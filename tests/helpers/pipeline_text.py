@@ -1,11 +1,13 @@
 """Pipeline files for tests, as small as they can be."""
 
 from collections.abc import Mapping
+from functools import lru_cache
 from pathlib import Path
 
+import jsonschema
 import pytest
 
-from edgert.config import PipelineFile
+from edgert.config import PipelineFile, json_schema
 from edgert.config.pipeline_file import read_pipeline
 from edgert.errors import ConfigError
 from tests.helpers.command import ROOT
@@ -80,3 +82,9 @@ def parts_pipeline(
         f" input: {{std: 255}}{model}}}\nstages:\n  belt: {source}\n  find: {{infer: parts, from: belt{find}}}\n{more}"
     )
     return path
+
+
+@lru_cache(maxsize=1)
+def schema_validator() -> jsonschema.Validator:
+    """The schema of pipeline files as editors use it, made once, which takes longer than a file's validation."""
+    return jsonschema.Draft202012Validator(json_schema())

@@ -12,23 +12,21 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import jsonschema
 import pytest
 import typer
 import yaml
 
 from edgert.cli import app
-from edgert.config import json_schema
 from edgert.config.pipeline_file import load_pipeline
 from tests.helpers.brokers import certificate
 from tests.helpers.command import ROOT
 from tests.helpers.documents import FENCE, PAGES, Piece, blocks, commands, fenced, shell_lines, words
+from tests.helpers.pipeline_text import schema_validator
 from tools.docs_site import notebook_text
 
 GROUP: Any = typer.main.get_command(app)
 USAGE: Any = typer.BadParameter.__base__  # Click's UsageError, whichever Click this Typer has
 OURS = ("edgert", "dla")
-SCHEMA = json_schema()
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 
 
@@ -139,7 +137,7 @@ FRAME: dict[str, Any] = {
 def framed(piece: Piece) -> dict[str, Any]:
     """Return a YAML block as a complete pipeline file: what it refers to and leaves out is added."""
     written = yaml.safe_load(piece.text)
-    file = written if written.keys() <= SCHEMA["properties"].keys() else {"stages": written}
+    file = written if written.keys() <= schema_validator().schema["properties"].keys() else {"stages": written}
     stages, models = file.setdefault("stages", {}), file.setdefault("models", {})
     if not stages:
         stages |= {"camera": FRAME["camera"], "find": {"infer": next(iter(models), "net"), "from": "camera"}}
@@ -170,7 +168,7 @@ def test_every_yaml_is_read(piece: Piece, tmp_path: Path, monkeypatch: pytest.Mo
         for made, name in zip(certificate(tmp_path), ("page.pem", "page.key"), strict=True):
             made.rename(tmp_path / name)
     file = framed(piece)
-    jsonschema.validate(file, SCHEMA)
+    schema_validator().validate(file)
     config = load_pipeline(file).config
     assert config.stages.keys() == file["stages"].keys() and config.models.keys() == file["models"].keys()
 

@@ -19,7 +19,7 @@ from edgert.config import (
 )
 from edgert.installation import data_folder
 from edgert.stages.kinds import Video
-from tests.helpers.pipeline_text import MINIMAL, WHOLE, pipeline, refused
+from tests.helpers.pipeline_text import MINIMAL, WHOLE, pipeline, refused, schema_validator
 
 SHIPPED = sorted(data_folder("pipelines").glob("*.yaml"))
 
@@ -295,16 +295,16 @@ class TestSchema:
 
     @pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)
     def test_takes_what_is_shipped(self, path: Path) -> None:
-        jsonschema.validate(yaml.safe_load(path.read_text()), json_schema())
+        schema_validator().validate(yaml.safe_load(path.read_text()))
 
     @pytest.mark.parametrize("text", [MINIMAL, WHOLE])
     def test_takes_good_files(self, text: str) -> None:
-        jsonschema.validate(yaml.safe_load(text), json_schema())
+        schema_validator().validate(yaml.safe_load(text))
 
     @pytest.mark.parametrize("text", [text for text, *_ in MISTAKES])
     def test_refuses_what_is_refused(self, text: str) -> None:
         with pytest.raises(jsonschema.ValidationError):
-            jsonschema.validate(yaml.safe_load(text), json_schema())
+            schema_validator().validate(yaml.safe_load(text))
 
     def test_names_every_key_that_the_loader_knows(self) -> None:
         definitions = json_schema()["$defs"]
