@@ -9,6 +9,7 @@ import re
 import sys
 from collections import Counter
 from collections.abc import Container, Iterable, Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -273,6 +274,12 @@ def keys(section: type[BaseModel], leave_out: Container[str] = (), only: Contain
     return [*first, "", *folded([*more, ""], "more keys")]
 
 
+@cache
+def sections() -> frozenset[str]:
+    """Return the names of all sections of a pipeline file."""
+    return frozenset(pipeline_file.json_schema()["$defs"])
+
+
 def values(schema: dict[str, Any]) -> str:
     """Return the possible values of a key, in few words."""
     if "enum" in schema:
@@ -284,7 +291,7 @@ def values(schema: dict[str, Any]) -> str:
     options = [option for option in schema.get("anyOf", ()) if option.get("type") != "null"]
     if options:
         return " or ".join(dict.fromkeys(filter(None, map(values, options))))
-    if "oneOf" in schema or schema.get("$ref", "").rpartition("/")[2] in pipeline_file.json_schema()["$defs"]:
+    if "oneOf" in schema or schema.get("$ref", "").rpartition("/")[2] in sections():
         return "see below"
     if schema.get("type") == "array":
         return "list"
