@@ -10,6 +10,7 @@ import time
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from edgert.board.host import core_count, free_bytes
 from edgert.bundle.bundle import save_bundle
@@ -202,12 +203,12 @@ def _build_steps(
     runner: Runner,
     started: float,
 ) -> Built:
-    cache, stop = runner.cache.folder, runner.stop
-    directory, jobs = file.document.path.parent, dict[str, ModelJob]()
+    directory, jobs, stop = file.document.path.parent, dict[str, ModelJob](), runner.stop
+    how: dict[str, Any] = {"target": target, "state": runner.cache.folder / "state", "stop": stop}
     for name, config in file.config.models.items():
         where, batched = file.where("models", name), bool(batching_stages(file.config, name))
         tracking = tracking_of(file.config, name)
-        jobs[name] = ModelJob(name, config, where, directory, target, cache / "state", stop, batched, tracking)
+        jobs[name] = ModelJob(name, config, where, directory, tracking, batched=batched, **how)
     ready = run_in_parallel(lambda name: build_forms(jobs[name], runner), jobs, _workers(jobs), stop)
     planned, without = None, target.board.without_edgert if target.board is not None else ""
     if target.board is not None:

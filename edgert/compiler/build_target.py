@@ -23,7 +23,7 @@ from edgert.dataset import ImageDataset, open_images
 from edgert.errors import ConfigError
 from edgert.graph import Model, load
 from edgert.installation import demo_images
-from edgert.stages.kinds import ByteTrackStage
+from edgert.quantization.section import ModelSection
 from edgert.stages.source.kinds import is_live as is_live_source
 
 MODEL = "model.onnx"
@@ -179,31 +179,21 @@ def is_live(file: PipelineFile) -> bool:
     return any(is_live_source(stage, directory) for stage in stages if isinstance(stage, SourceStage))
 
 
-@dataclass(frozen=True)
-class ModelJob:
+@dataclass(frozen=True, kw_only=True)
+class ModelJob(ModelSection):
     """One model to build: its section of the pipeline file, and the target.
 
     Attributes:
-        name: name in the pipeline file.
-        config: section of the pipeline file.
-        where: place in the file, for errors.
-        directory: folder of the pipeline file.
         target: target of the build.
         state: folder of states from which interrupted steps resume.
         stop: event that ends a step which checks it.
         batched: whether stages run it in batches.
-        tracking: section of the stage that tracks its detections; None without one.
     """
 
-    name: str
-    config: ModelConfig
-    where: str
-    directory: Path
     target: BuildTarget
     state: Path
     stop: threading.Event
     batched: bool = False
-    tracking: ByteTrackStage | None = None
 
     @property
     def precision(self) -> str:
