@@ -57,6 +57,14 @@ class Keep(Section):
         return self
 
 
+class ShowsImages(SinkStage):
+    """Properties of a sink that shows images to people, and takes them from a GPU."""
+
+    takes_gpu: ClassVar[bool] = True
+    takes_images: ClassVar[bool] = True
+    shows_images: ClassVar[bool] = True
+
+
 class FileSink(SinkStage):
     """Options common to sinks that write files; see [files](files.md)."""
 
@@ -117,12 +125,9 @@ class _Rotating(FileSink):
         return self
 
 
-class Video(_Rotating):
+class Video(ShowsImages, _Rotating):
     """A video file that plays even after a crash."""
 
-    takes_gpu: ClassVar[bool] = True
-    takes_images: ClassVar[bool] = True
-    shows_images: ClassVar[bool] = True
     path: OutputPath = Field(description="`.mp4`, `.mov` or `.mkv`; may hold `{stream}`, `{date}`, `{time}`, `{file}`")
     fps: float | None = Field(default=None, gt=0, description="frames per second; default: the source's")
     quality: int = Field(
@@ -156,14 +161,11 @@ class Jsonl(_Rotating):
         return JsonlSink(name, self.path, self.rules(context), context.clock)
 
 
-class Images(FileSink):
+class Images(ShowsImages, FileSink):
     """A file for every image."""
 
     live: ClassVar[tuple[str, ...]] = ("every",)
     fields: ClassVar[tuple[str, ...]] = ("stream", "frame", "date", "time")
-    takes_gpu: ClassVar[bool] = True
-    takes_images: ClassVar[bool] = True
-    shows_images: ClassVar[bool] = True
     path: OutputPath = Field(description="a folder, or a pattern such as `out/{date}/{stream}_{frame:06d}.png`")
     every: int = Field(default=1, ge=1, description="write every n-th frame")
 
@@ -219,13 +221,10 @@ class _Imported(SinkStage):
         return import_target(self.target)(name, self, context)
 
 
-class Http(_Imported):
+class Http(ShowsImages, _Imported):
     """A live page: every camera with its results, events and state."""
 
     target: ClassVar[str] = "edgert.stages.sink.web.http_sink:HttpSink"
-    takes_gpu: ClassVar[bool] = True
-    takes_images: ClassVar[bool] = True
-    shows_images: ClassVar[bool] = True
     host: str = Field(
         default="127.0.0.1",
         min_length=1,
@@ -251,13 +250,10 @@ class Http(_Imported):
         return self
 
 
-class Display(_Imported):
+class Display(ShowsImages, _Imported):
     """A window for each stream on this machine's screen: see [the window](window.md)."""
 
     target: ClassVar[str] = "edgert.stages.sink.display:DisplaySink"
-    takes_gpu: ClassVar[bool] = True
-    takes_images: ClassVar[bool] = True
-    shows_images: ClassVar[bool] = True
     width: int = Field(default=0, ge=0, le=8192, description="width of a window in pixels; 0: the image's")
     height: int = Field(default=0, ge=0, le=8192, description="as `width`; without both, at most 1280x720")
     fullscreen: bool = Field(default=False, description="fill the screen")

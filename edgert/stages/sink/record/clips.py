@@ -1,10 +1,13 @@
 """Pure decisions about clips: when they begin and end, and which packets they begin with. Times are positions."""
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import islice
 
+from pydantic import Field
+
+from edgert.config.fields import Names, Seconds, Section
 from edgert.stages.source.packets import Sample
 from edgert.stages.zones.rules import Event
 
@@ -107,21 +110,26 @@ class Clip:
         return min(max(self.until_ns, known_ns) if self.lasting else self.until_ns, self.limit_ns)
 
 
+class ClipsSection(Section):
+    """Section of clips around events."""
+
+    before: Seconds = Field(default=5.0, description="what is kept of the time before an event")
+    after: Seconds = Field(default=5.0, ge=0, description="what is kept of the time after it")
+    longest: Seconds = Field(default=300.0, ge=1, description="longest clip; another one begins then")
+    rules: Names = Field(default=(), description="rules whose events are kept; default: all")
+
+
 class Clips:
     """The clips of one stream. Overlapping events share a clip; a longer event than the longest clip is cut off.
-
-    Args:
-        before, after: seconds to record before an event begins, and after it ends.
-        longest: maximum length of a clip in seconds.
-        rules: rules whose events get a clip; all where empty.
 
     Attributes:
         clip: the clip that is being recorded; None between two clips.
     """
 
-    def __init__(self, before: float, after: float, longest: float, rules: Sequence[str] = ()) -> None:
-        self.before_ns, self._after_ns, self._longest_ns = (round(1e9 * one) for one in (before, after, longest))
-        self._rules = rules
+    def __init__(self, config: ClipsSection) -> None:
+        lengths_s = config.before, config.after, config.longest
+        self.before_ns, self._after_ns, self._longest_ns = (round(1e9 * one) for one in lengths_s)
+        self._rules = config.rules
         self.clip: Clip | None = None
 
     def take(self, event: Event, at_ns: int) -> None:

@@ -5,13 +5,12 @@ from __future__ import annotations
 import queue
 from collections.abc import Mapping
 from dataclasses import replace
-from functools import partial
 from typing import ClassVar, Literal
 
 from pydantic import Field, model_validator
 
 from edgert.config import stages as section
-from edgert.config.fields import Names, OutputPath, PositiveBytes, Seconds, Section
+from edgert.config.fields import OutputPath, PositiveBytes
 from edgert.config.flow import Where, sources_of, upstream
 from edgert.errors import ConfigError
 from edgert.kinds import SOURCES
@@ -24,7 +23,7 @@ from edgert.stages.sink.encoded_video import EncodedVideos
 from edgert.stages.sink.encoder_choice import EncoderChoice
 from edgert.stages.sink.muxed_file import FORMATS
 from edgert.stages.sink.output_file import Files
-from edgert.stages.sink.record.clips import Clips
+from edgert.stages.sink.record.clips import Clips, ClipsSection
 from edgert.stages.sink.record.recorder import Index, Track, run_all
 from edgert.stages.sink.retention import has_field
 from edgert.stages.source.kinds import kind_of
@@ -37,23 +36,11 @@ _ROTATE_S = 600.0
 _FIX = "annotated: only encodes what results show; or use sink: video"
 
 
-class ClipsSection(Section):
-    """Section of clips around events."""
-
-    before: Seconds = Field(default=5.0, description="what is kept of the time before an event")
-    after: Seconds = Field(default=5.0, ge=0, description="what is kept of the time after it")
-    longest: Seconds = Field(default=300.0, ge=1, description="longest clip; another one begins then")
-    rules: Names = Field(default=(), description="rules whose events are kept; default: all")
-
-
-class Record(kinds.FileSink):
+class Record(kinds.ShowsImages, kinds.FileSink):
     """The camera's own packets, neither decoded nor encoded: see [recording](recording.md)."""
 
     on_errors: ClassVar[tuple[OnError, ...]] = ("stop", "restart")
     why_not: ClassVar[str] = "what is recorded after a failure begins anew"
-    takes_gpu: ClassVar[bool] = True
-    takes_images: ClassVar[bool] = True
-    shows_images: ClassVar[bool] = True
     path: OutputPath = Field(description="`.mp4`, `.mov` or `.mkv`; may hold `{stream}`, `{date}`, `{time}`")
     rotate: kinds.Rotate | None = Field(
         default=None,
@@ -153,7 +140,6 @@ class RecordSink:
                 raise no_packets(name, stream, self._where)
         self._encoders = EncoderChoice(self._where, config.codec, config.encode)
         self._annotated = EncodedVideos(self._encoders, config.quality) if config.annotated else None
-        self._clips = None if config.clips is None else partial(Clips, **config.clips.model_dump())
         self._writing = StepThread(_PERIOD_S)
         self._events: queue.SimpleQueue[tuple[Event, str, int, int]] = queue.SimpleQueue()
         self._passed: dict[str, tuple[int, int]] = {}
@@ -192,7 +178,7 @@ class RecordSink:
         if self._annotated is not None:
             for sample in self._annotated.encode(result):
                 self._annotated_inbox(frame.stream).put(sample)
-        if self._clips is None:
+        if self._config.clips is None:
             return
         found = result.latest(Events)
         for event in found.events if found is not None else ():
@@ -225,7 +211,7 @@ class RecordSink:
             self._index,
             self._clock,
             self._where,
-            clips=None if self._clips is None else self._clips(),
+            clips=None if self._config.clips is None else Clips(self._config.clips),
             memory_bytes=self._config.memory,
             waits=self._waits if is_annotated else self._taps[stream].waits,
             is_annotated=is_annotated,

@@ -1,21 +1,18 @@
 """The keys that all sinks of live video have in a pipeline file."""
 
-from typing import ClassVar, Literal
+from typing import Literal
 
 from pydantic import Field
 
-from edgert.config import stages as section
 from edgert.stages.context import Context
+from edgert.stages.kinds import ShowsImages
 from edgert.stages.sink.encoder_choice import EncoderChoice
 from edgert.stages.sink.stream.broadcast import Wanted
 
 
-class Streams(section.SinkStage):
+class Streams(ShowsImages):
     """Options common to sinks that stream; see [streaming](streaming.md)."""
 
-    takes_gpu: ClassVar[bool] = True
-    takes_images: ClassVar[bool] = True
-    shows_images: ClassVar[bool] = True
     host: str = Field(
         default="127.0.0.1",
         min_length=1,

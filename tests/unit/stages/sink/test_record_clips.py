@@ -2,13 +2,13 @@
 
 from fractions import Fraction
 
-from edgert.stages.sink.record.clips import Clips, History
+from edgert.stages.sink.record.clips import Clips, ClipsSection, History
 from edgert.stages.source.packets import Format, Sample
 from edgert.stages.zones.rules import Event, Phase
 
 S = 10**9
 FORMAT = Format("h264", Fraction(1, 90_000), (), None)
-LENGTHS = 5, 3, 60
+KEYS = {"before": "5s", "after": "3s", "longest": "60s"}
 FAR = 1000 * S
 
 
@@ -62,7 +62,7 @@ def test_keyframes_that_are_too_rare_for_the_memory() -> None:
 
 
 def test_an_event_has_its_pre_roll_and_its_post_roll() -> None:
-    clips = Clips(*LENGTHS)
+    clips = Clips(ClipsSection.model_validate(KEYS))
     clips.take(event("a", seconds=2.0), 20 * S)  # reported two seconds after it began
     assert clips.clip is not None and clips.clip.begin_ns == 13 * S
     assert clips.clip.end_ns(20 * S) == 23 * S and clips.clip.end_ns(40 * S) == 40 * S  # it lasts
@@ -73,7 +73,7 @@ def test_an_event_has_its_pre_roll_and_its_post_roll() -> None:
 
 
 def test_events_that_overlap_share_a_clip() -> None:
-    clips = Clips(*LENGTHS)
+    clips = Clips(ClipsSection.model_validate(KEYS))
     clips.take(event("a"), 20 * S)
     clips.take(event("a", "end", seconds=1.0), 22 * S)
     clips.take(event("b", way="in"), 23 * S)  # crosses a line: it has no end
@@ -82,7 +82,7 @@ def test_events_that_overlap_share_a_clip() -> None:
 
 
 def test_an_event_that_goes_on_and_on_has_the_longest_clip_and_no_other() -> None:
-    clips = Clips(*LENGTHS)
+    clips = Clips(ClipsSection.model_validate(KEYS))
     clips.take(event("a"), 20 * S)
     assert clips.clip is not None and clips.clip.end_ns(FAR) == 75 * S
     assert clips.end_over(FAR, 76 * S)
@@ -94,13 +94,13 @@ def test_an_event_that_goes_on_and_on_has_the_longest_clip_and_no_other() -> Non
 
 
 def test_one_that_is_reported_late_begins_as_far_back_as_packets_are_kept() -> None:
-    clips = Clips(*LENGTHS)
+    clips = Clips(ClipsSection.model_validate(KEYS))
     clips.take(event("a", seconds=600.0), 700 * S)  # absent: 10m
     assert clips.clip is not None and clips.clip.begin_ns == 685 * S
 
 
 def test_other_rules_make_no_clip() -> None:
-    clips = Clips(*LENGTHS, rules=("delivery",))
+    clips = Clips(ClipsSection.model_validate({**KEYS, "rules": "delivery"}))
     clips.take(event("a"), 20 * S)
     assert clips.clip is None
     clips.take(event("b", rule="delivery"), 20 * S)
