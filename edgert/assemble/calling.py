@@ -74,13 +74,13 @@ class Calling:
                 task.policy = FailurePolicy(watchdog_s=task.policy.watchdog_s)
         for task in tasks[1:]:
             task.execution.carrier = tasks[0]  # all run in the caller's thread
-        self._loop = call_loop.CallLoop(tasks, runner.clock, runner.stop_event, sinks)
+        self._loop = call_loop.CallLoop(tasks, runner.clock, runner.stop_event, runner.fail, sinks)
         self._downloader, self._runner = Downloader(), runner
         # Reentrant: after a Ctrl-C between acquiring it and the call, the same thread can still close.
         self._tasks, self._turn, self._caller = tasks, threading.RLock(), _Caller(tasks)
         self._watchdog = watchdog.Watchdog(lambda: tasks, [self._caller], runner.clock)
         self._leased: list[Frame] = []
-        self._is_open = self._is_mapping = self.is_left = False
+        self._is_mapping = self.is_left = False
         self._over, self._supervisor = threading.Event(), threading.Thread(target=self._supervise, daemon=True)
         self._supervisor.name = "edgert:supervisor"
         try:
@@ -94,12 +94,7 @@ class Calling:
         Arguments are those of :meth:`~edgert.stages.source.api.ApiSource.submit`. Raises EdgertError: an array is no
         image, which changes nothing; or a stage failed, which ends the pipeline.
         """
-        self._acquire_turn()
-        try:
-            self._refuse_mapping()
-            return self._results(arrays, options)
-        finally:
-            self._turn.release()
+        return self._step(arrays, options)
 
     def map(self, arrays: Iterable[Any], options: dict[str, Any]) -> Generator[Result, None, None]:
         """Yield the results of frames, in order. Each stays valid until the next.
@@ -110,21 +105,18 @@ class Calling:
         ``limit:``, the iterator ends.
         """
         self._acquire_turn()
-        try:
-            self._refuse_mapping()
-            self._is_mapping = True
-        finally:
-            self._turn.release()
+        self._is_mapping = True
+        self._turn.release()
         try:
             with suppress(call_loop.EndOfFrames):
                 for array in arrays:
                     if self._runner.is_stopping:
                         break
-                    yield from self._step([array], options, leaves=True)
+                    yield from self._step([array], options, maps=True, leaves=True)
                     with self._turn:
                         self._release()  # before the next buffer is acquired
             if not self._over.is_set():
-                yield from self._step((), {}, leaves=False)
+                yield from self._step((), {}, maps=True)
         finally:
             self._end_mapping()
 
@@ -139,9 +131,7 @@ class Calling:
             try:
                 self._caller.enter()
                 self._release()
-                if (error := self._loop.close()) is not None:
-                    self._runner.fail(error)
-                    del error  # the traceback of its cause holds this frame
+                self._loop.close()
             finally:
                 self._caller.ident = None
                 self._turn.release()
@@ -167,10 +157,10 @@ class Calling:
             interrupt()
             if self._turn.acquire(timeout=_END_S):
                 return True
-        self._loop.leave()
         self.is_left = True
         why = f"it has been in one call for {took_s:.1f} s{at and f', at {at}'}; its caller is left behind"
         self._runner.fail(StageError(f"stage {task.name} does not end", why=f"{why}, all other stages were closed"))
+        self._loop.leave()
         return False
 
     def _supervise(self) -> None:
@@ -178,14 +168,20 @@ class Calling:
         while not self._over.wait(self._watchdog.every_s):
             self._watchdog.look()
 
-    def _acquire_turn(self) -> None:
-        """Acquire the lock. Raises EdgertError if the pipeline has ended, or one of its own stages calls."""
+    def _acquire_turn(self, maps: bool = False) -> None:
+        """Acquire the lock, for :meth:`map` or a call. Raises EdgertError if this is not possible now, or any more."""
         self._refuse_own_stages("called")
         is_next = self._acquire_lock()
         try:
             self._runner.raise_error()
             if not is_next or self._over.is_set() or (self._runner.is_stopping and not self._is_mapping):
                 raise call_loop.EndOfFrames("no more frames are taken", why="the pipeline has ended")
+            if self._is_mapping and not maps:
+                raise StageError(
+                    "a pipeline was called in the middle of map()",
+                    why="the frames that map() has taken come first, and their results go to its iterator",
+                    fix="exhaust or close() the iterator first, or make another Pipeline of the file",
+                )
         except BaseException:
             if is_next:
                 self._turn.release()
@@ -198,9 +194,10 @@ class Calling:
                 return False
         return True
 
-    def _step(self, arrays: Sequence[Any], options: dict[str, Any], leaves: bool) -> list[Result]:
-        """Submit frames of :meth:`map`, and return the finished results."""
-        self._acquire_turn()
+    def _step(
+        self, arrays: Sequence[Any], options: dict[str, Any], maps: bool = False, leaves: bool = False
+    ) -> list[Result]:
+        self._acquire_turn(maps)
         try:
             return self._results(arrays, options, leaves)
         finally:
@@ -218,14 +215,6 @@ class Calling:
         finally:
             self._turn.release()
 
-    def _refuse_mapping(self) -> None:
-        if self._is_mapping:
-            raise StageError(
-                "a pipeline was called in the middle of map()",
-                why="the frames that map() has taken come first, and their results go to its iterator",
-                fix="exhaust or close() the iterator first, or make another Pipeline of the file",
-            )
-
     def _refuse_own_stages(self, action: str) -> None:
         if self._caller.is_here():
             why = "the call that the stage is part of has not returned yet"
@@ -233,13 +222,6 @@ class Calling:
 
     def _results(self, arrays: Sequence[Any], options: dict[str, Any], leaves: bool = False) -> list[Result]:
         """Return results of these or earlier frames; see :meth:`~edgert.runtime.call_loop.CallLoop.run`."""
-        try:
-            self._caller.enter()
-            return self._run_frames(arrays, options, leaves)
-        finally:
-            self._caller.ident = None  # an assignment, as Ctrl-C may come before a function call
-
-    def _run_frames(self, arrays: Sequence[Any], options: dict[str, Any], leaves: bool) -> list[Result]:
         given = list[tuple[Any, list[timeline.Image]]]()
         try:
             for array in arrays:
@@ -252,18 +234,17 @@ class Calling:
         leaves = leaves and not self._lacks_buffers(given)
         left = iter(given)
         try:
-            if not self._is_open:
-                self._loop.open()
-                self._is_open = True
+            self._caller.enter()
             results = self._loop.run(self._supplies(left), leaves)
         except BaseException as error:
             for pair in left:
                 api.give_back(*pair)
-            if isinstance(error, EdgertError) and not isinstance(error, call_loop.EndOfFrames):
-                self._runner.fail(error)
+            if not isinstance(error, call_loop.EndOfFrames | KeyboardInterrupt):
                 self._runner.raise_error()
             self._runner.stop()  # also after Ctrl-C: stages are in the middle of a frame
             raise
+        finally:
+            self._caller.ident = None  # an assignment, as Ctrl-C may come before a function call
         self._leased = [result.frame for result in results]
         return [self._downloader.with_host_image(result) for result in results]
 

@@ -6,10 +6,10 @@ from itertools import takewhile
 from threading import Event
 
 from edgert.clock import Clock
-from edgert.errors import EdgertError, StageError
+from edgert.errors import StageError
 from edgert.policy import Join
 from edgert.runtime import Frame, Record, Result
-from edgert.runtime.station import Station, merge_parts
+from edgert.runtime.station import Fail, Station, merge_parts
 from edgert.runtime.task import Task
 
 FrameSupply = tuple[Callable[[], Sequence[Frame]], int]
@@ -32,14 +32,15 @@ class CallLoop:
     Args:
         tasks: in topological order; the first is the source.
         stop: stop event of the pipeline.
+        fail: function called with each error of a stage, the first one first.
         sinks: names of tasks whose results are not returned.
 
     Attributes:
         is_left: whether a call was left behind in a stage that does not return; the loop must not be used any more.
     """
 
-    def __init__(self, tasks: Sequence[Task], clock: Clock, stop: Event, sinks: Collection[str]) -> None:
-        self._clock, self._stop, self._queue = clock, stop, deque[_Arrival]()
+    def __init__(self, tasks: Sequence[Task], clock: Clock, stop: Event, fail: Fail, sinks: Collection[str]) -> None:
+        self._clock, self._stop, self._fail, self._queue = clock, stop, fail, deque[_Arrival]()
         self._places = [_LocalStation(task, clock, self._queue, task.name in sinks) for task in tasks]
         edges = {id(channel): (place, edge) for place in self._places
                  for edge, channel in enumerate(place.task.wiring.inlet.channels)}  # fmt: skip
@@ -47,26 +48,12 @@ class CallLoop:
             place.listeners = [edges[id(outlet)] for outlet in place.task.wiring.outlets]
             place.task.wiring.releases_pixels = False  # all frames are held until the call returns them
         self._at = self._places[0]
-        self._opened: list[_LocalStation] = []
+        self._is_open, self._opened = False, list[_LocalStation]()
         self._in_flight = deque[Frame]()  # taken, and not returned yet
         self.is_left = False
 
-    def open(self) -> None:
-        """Open every stage, the last first. Raises EdgertError where one fails; all are then closed again."""
-        for place in reversed(self._places[1:]):
-            try:
-                place.open()
-            except (Exception, SystemExit) as error:  # noqa: BLE001 - a user's code, as in a thread
-                self._close_stages()
-                raise place.failure(error)  # noqa: B904 - it has its cause
-            self._opened.insert(0, place)
-            place.task.meter.status.was_opened = True
-            if self.is_left:
-                self._close_stages()
-                raise self._too_late()
-
     def run(self, supplies: Iterable[FrameSupply], leaves: bool = False) -> list[Result]:
-        """Process the frames of one call.
+        """Process the frames of one call. The first call opens all stages; if one fails, they are closed again.
 
         Args:
             supplies: for each group of frames, a function that takes them from the source, and their number.
@@ -78,9 +65,11 @@ class CallLoop:
 
         Raises:
             EndOfFrames: the source gives no more frames. Those in flight stay in flight.
-            EdgertError: the first error of any stage. The loop must not be used after it.
+            Exception, SystemExit: the error of a stage. The loop must not be used after it.
         """
         try:
+            if not self._is_open:
+                self._open()
             for supply in supplies:
                 self._take(*supply)
                 self._run_queued()  # a GPU gets one frame while the host prepares the next
@@ -93,11 +82,11 @@ class CallLoop:
             is_end = isinstance(error, EndOfFrames)
             if not (is_end and leaves):
                 self._release_all()
-            if isinstance(error, (Exception, SystemExit)) and not is_end:
-                raise self._at.failure(error)  # noqa: B904 - it has its cause
+            if isinstance(error, (Exception, SystemExit)) and not is_end:  # of a user's code, as in a thread
+                self._fail(self._at.failure(error))
             raise
         finally:
-            if self.is_left:
+            if self.is_left or not self._is_open:
                 self._close_stages()
 
     @property
@@ -105,11 +94,11 @@ class CallLoop:
         """Number of frames that were taken and not returned yet."""
         return len(self._in_flight)
 
-    def close(self) -> EdgertError | None:
-        """Close the source and all stages, each once, and release frames in flight; return the first error."""
+    def close(self) -> None:
+        """Close the source and all stages, each once, and release frames in flight."""
         self._release_all()
         self._places[0].task.stage.close()
-        return self._close_stages()
+        self._close_stages()
 
     def leave(self) -> None:
         """Close all stages from another thread, except one in a call, which is closed when its call returns."""
@@ -120,20 +109,26 @@ class CallLoop:
     def _too_late() -> EndOfFrames:
         return EndOfFrames("the call returned too late", why="the pipeline was closed meanwhile")
 
-    def _close_stages(self) -> EdgertError | None:
-        first: EdgertError | None = None
+    def _open(self) -> None:
+        """Open every stage, the last first."""
+        for place in reversed(self._places[1:]):
+            self._at = place
+            place.open()
+            self._opened.insert(0, place)
+            place.task.meter.status.was_opened = True
+            if self.is_left:
+                raise self._too_late()
+        self._is_open = True
+
+    def _close_stages(self) -> None:
         hangs = [place for place in self._opened if self.is_left and place.task.meter.status.since_ns]
         opened, self._opened = [place for place in self._opened if place not in hangs], hangs
         for place in opened:
             try:
                 place.close()
-            except (Exception, SystemExit) as error:  # noqa: BLE001 - as above
-                first = first or place.failure(error)
+            except (Exception, SystemExit) as error:  # noqa: BLE001 - of a user's code, as in a thread
+                self._fail(place.failure(error))
             place.task.execution.download = None  # frees its memory
-        try:
-            return first
-        finally:
-            del first  # the traceback of its cause holds this frame
 
     def _take(self, supply: Callable[[], Sequence[Frame]], count: int) -> None:
         """Take frames from the source and pass them on. Each is retained until :meth:`run` returns it."""

@@ -276,8 +276,7 @@ def mapped(device: CudaDevice, rows: int) -> tuple[float, float]:
     source = ApiSource("cam", SourceStage(source="api"), Context(counter=device.counter))
     source.read_by(device)
     inference, nodes = linked(device, rows, source)
-    loop = CallLoop(nodes, REAL, stop, ())
-    loop.open()
+    loop = CallLoop(nodes, REAL, stop, print, ())
     leased = list[Result]()
 
     def take(results: list[Result]) -> None:
