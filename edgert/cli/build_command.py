@@ -19,8 +19,9 @@ from edgert.cli.progress import build_progress, stop_on_signal
 from edgert.reporter import Reporter
 
 if TYPE_CHECKING:
+    from edgert.backend.chain import Skipped
     from edgert.compiler.build_pipeline import Built
-    from edgert.compiler.finish import Finished, Waiting
+    from edgert.compiler.finish import Finished
     from edgert.config import PipelineFile
     from edgert.remote.remote_build import RemoteBuilt
     from edgert.reporter import Progress
@@ -149,8 +150,7 @@ def _compile_here(source: Path, output: Path | None, **how: Any) -> _Made:
     from edgert.compiler.finish import finish
 
     made = finish(source, output, **how)
-    skipped = [{"engine": one.engine, "model": one.model, "why": one.why} for one in made.skipped]
-    found = {"target": made.target, **_engines_json(made), "skipped": skipped}
+    found = {"target": made.target, **_engines_json(made), "skipped": [asdict(one) for one in made.skipped]}
     return made, found, partial(_show_compiled, made, "here")
 
 
@@ -206,7 +206,7 @@ def _show_compiled(made: RemoteBuilt | Finished, place: str, console: terminal.C
 
 
 def show_engines(
-    console: terminal.Console, engines: Mapping[str, str], waiting: Mapping[str, Waiting], place: str
+    console: terminal.Console, engines: Mapping[str, str], waiting: Mapping[str, Skipped], place: str
 ) -> None:
     """Print which engine runs each model in this place, and which compiled engines cannot run there yet."""
     for model, engine in engines.items():

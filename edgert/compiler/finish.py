@@ -38,19 +38,6 @@ FOLDER = "engines"
 
 
 @dataclass(frozen=True, slots=True)
-class Waiting:
-    """An engine that was compiled on a machine that cannot run it yet.
-
-    Attributes:
-        engine: name of the engine in the chain.
-        why: line on what is missing.
-    """
-
-    engine: str
-    why: str
-
-
-@dataclass(frozen=True, slots=True)
 class Finished:
     """The result of finishing a bundle.
 
@@ -58,7 +45,7 @@ class Finished:
         path: path of the bundle with engines; None if they were only cached on this machine.
         manifest: manifest of the bundle.
         engines: model → engine that runs it here now; without models that no engine runs here.
-        waiting: model → engine that will run it instead, as soon as it can.
+        waiting: model → engine that was compiled, but cannot run it yet, with what is missing.
         skipped: skipped engines, with reasons.
         target: folder of this machine's engines in the bundle; empty if TensorRT compiled none.
         written: whether the bundle was written; False if the same bundle existed already.
@@ -69,7 +56,7 @@ class Finished:
     path: Path | None
     manifest: Manifest
     engines: Mapping[str, str]
-    waiting: Mapping[str, Waiting]
+    waiting: Mapping[str, Skipped]
     skipped: tuple[Skipped, ...]
     target: str
     written: bool
@@ -130,7 +117,7 @@ def finish(
             events.note(unused)
         opens = uses_tensorrt and not trt.why_not()
         engines = BundleEngines(unpacked, manifest, chain, trt, store, events, opens=opens)
-        compiled, runs, waiting = dict[str, tuple[Compiled, ...]](), dict[str, str](), dict[str, Waiting]()
+        compiled, runs, waiting = dict[str, tuple[Compiled, ...]](), dict[str, str](), dict[str, Skipped]()
         for model, config in pipeline_of(manifest, unpacked).config.models.items():
             choice = chain.first_engine(model, partial(engines.compiled, model, config))
             compiled[model] = choice.compiled
@@ -139,7 +126,7 @@ def finish(
             if able:
                 runs[model] = able
             if able != choice.engine:
-                waiting[model] = Waiting(choice.engine, why_not(choice.engine, here, trt))
+                waiting[model] = Skipped(choice.engine, why_not(choice.engine, here, trt), model)
         target = machine_folder(trt.timed_facts) if any(compiled.values()) else ""
         written, size_bytes = False, 0
         if output is not None:

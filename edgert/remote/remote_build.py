@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 from edgert import files, units
+from edgert.backend.chain import Skipped
 from edgert.bundle.bundle import Bundle, open_bundle, save_bundle, sign_bundle
 from edgert.bundle.manifest import NAME, Manifest, parse_manifest
 from edgert.compiler.build_pipeline import Built, build
 from edgert.compiler.build_target import engines_of
-from edgert.compiler.finish import Waiting
 from edgert.config import PipelineFile
 from edgert.errors import ArtifactError, BuildError, cause
 from edgert.remote.link import CHUNK_BYTES, STRICT, Call, Link, LinkError, link_error, read_line, remote_error
@@ -34,7 +34,7 @@ class RemoteBuilt(Built):
 
     remote_board: RemoteBoard
     engines: Mapping[str, str]
-    waiting: Mapping[str, Waiting]
+    waiting: Mapping[str, Skipped]
 
 
 def build_remote(
@@ -115,7 +115,7 @@ def build_remote(
             if key is not None:
                 sign_bundle(output, key, signers)
     size_bytes, seconds = output.stat().st_size, time.perf_counter() - began
-    waiting = {model: Waiting(**one) for model, one in result.get("waiting", {}).items()}
+    waiting = {model: Skipped(**one) for model, one in result.get("waiting", {}).items()}
     return RemoteBuilt(output, manifest, written, size_bytes, seconds, found, result.get("engines", {}), waiting)
 
 

@@ -6,9 +6,9 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
+from edgert.backend.chain import Skipped
 from edgert.cli import app
 from edgert.cli.build_command import show_engines
-from edgert.compiler.finish import Waiting
 from edgert.errors import ConfigError
 from tests.helpers.bundles import bundle
 
@@ -47,7 +47,7 @@ def test_an_address_that_is_an_option() -> None:
     assert isinstance(done.exception, ConfigError) and done.exception.where == "--remote"
 
 
-WAITING = {"parts": Waiting("tensorrt", "there is no NVIDIA GPU here: no driver")}
+WAITING = {"parts": Skipped("tensorrt", "there is no NVIDIA GPU here: no driver", "parts")}
 
 
 def shown(engines: dict[str, str], place: str = "here") -> list[str]:

@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
+from edgert.backend.chain import Skipped
 from edgert.backend.tensorrt.build_process import CompileError
 from edgert.bundle.bundle import open_bundle
-from edgert.compiler.finish import Finished, Waiting, finish
+from edgert.compiler.finish import Finished, finish
 from edgert.errors import ArtifactError, BuildError, DeviceError, PlacementError
 from edgert.files import FileStore
 from edgert.graph import from_bytes, inputs, to_bytes
@@ -185,7 +186,7 @@ def test_without_a_gpu_engines_are_compiled_and_not_run(board: Board, tmp_path: 
     on.backend._open_device = _no_gpu  # type: ignore[assignment]
     done = board.finish(trt_bundle(tmp_path / "dock.edgert"), on=on, machine=HERE)
     assert done.engines == {"parts": "onnxruntime"} and done.skipped[0].why == "host has no DLA"
-    assert done.waiting == {"parts": Waiting("tensorrt", "there is no NVIDIA GPU here: none")}
+    assert done.waiting == {"parts": Skipped("tensorrt", "there is no NVIDIA GPU here: none", "parts")}
     assert board.progress_of("done")[1].endswith("placed as planned, not run: it cannot be opened here")
 
 
