@@ -15,13 +15,13 @@ from edgert.config.fields import CODE_NAME, FilePath, Fraction, PositiveBytes, S
 from edgert.config.flow import trackers_of
 from edgert.errors import ConfigError, StageError
 from edgert.kinds import import_target
+from edgert.stages.sink.retention import Rules, check_pattern
 
 if TYPE_CHECKING:
     from ssl import SSLContext
 
     from edgert.runtime.stage import Stage
     from edgert.stages.context import Context
-    from edgert.stages.sink.retention import Rules
 
 _LEAST_BYTES = 1 << 16
 
@@ -84,8 +84,6 @@ class FileSink(SinkStage):
 
     @model_validator(mode="after")
     def _names_known_fields(self) -> FileSink:
-        from edgert.stages.sink.retention import check_pattern
-
         try:
             check_pattern(self.path, (*self.fields, "file"), "")
         except StageError as error:
@@ -93,8 +91,6 @@ class FileSink(SinkStage):
         return self
 
     def rules(self, context: Context) -> Rules:
-        from edgert.stages.sink.retention import Rules
-
         rotate = getattr(self, "rotate", None) or Rotate.model_construct()
         keep = self.keep or Keep.model_construct()
         keeps = not context.starts_over if self.existing == "auto" else self.existing == "keep"
