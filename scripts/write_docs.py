@@ -31,7 +31,7 @@ from edgert.graph.dla_rewrites.apply import REWRITES
 from edgert.installation import labels_names
 from edgert.stages.kinds import ByteTrackStage, FileSink
 from edgert.stages.sink.send.sink import Sends
-from edgert.stages.sink.stream.section import Streams
+from edgert.stages.sink.stream.broadcast import Streams
 from edgert.wiring.known import Measured, measurements, models
 from tools import measured_tables
 

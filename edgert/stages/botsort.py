@@ -7,9 +7,7 @@ to this one, and outliers, which are moving objects, are rejected (RANSAC). Wher
 a second model decide whether they are the same object.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 import cv2
 import numpy as np
@@ -19,11 +17,9 @@ from edgert.runtime import Crops, Detections, Embedding, Frame, Result
 from edgert.runtime.frame import U8, origin_of
 from edgert.stages.assignment import F64, Index
 from edgert.stages.bytetrack import F32, I32, I64, ByteTrack
+from edgert.stages.kinds import BotSortStage
 from edgert.stages.motion import WIDTH_AND_HEIGHT
 from edgert.stages.motion_gate import small_gray_image
-
-if TYPE_CHECKING:
-    from edgert.stages.kinds import BotSortStage
 
 _MEMORY = 0.9
 """Weight of the past in an object's vector (section 3.3, alpha)."""

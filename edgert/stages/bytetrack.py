@@ -10,20 +10,15 @@ longer than its time. One thing differs: scores are fused with overlaps in propo
 the authors' 0.6, and keeps the pairs of a model with low scores.
 """
 
-from __future__ import annotations
-
 import math
-from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
 from edgert.errors import StageError
 from edgert.stages.assignment import F64, Index, assign
+from edgert.stages.kinds import ByteTrackStage
 from edgert.stages.motion import ASPECT_AND_HEIGHT, ROWS, Motion
-
-if TYPE_CHECKING:
-    from edgert.stages.kinds import ByteTrackStage
 
 F32 = npt.NDArray[np.float32]
 I32 = npt.NDArray[np.int32]

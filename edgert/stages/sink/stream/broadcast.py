@@ -9,11 +9,15 @@ import re
 import threading
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from typing import Protocol
+from typing import Literal, Protocol
+
+from pydantic import Field
 
 from edgert.errors import DeviceError, EdgertError
 from edgert.runtime.records import Result, without_delivery
+from edgert.stages.context import Context
 from edgert.stages.draw import ImagePainter, Overlay
+from edgert.stages.kinds import ShowsImages
 from edgert.stages.sink import encoder_choice, encoders
 from edgert.stages.sink.web.live_images import ELEMENTS
 
@@ -50,6 +54,28 @@ class Wanted:
     rate: float | None
     bitrate_bps: int
     usual_rate: float
+
+
+class Streams(ShowsImages):
+    """Options common to sinks that stream; see [streaming](streaming.md)."""
+
+    host: str = Field(
+        default="127.0.0.1",
+        min_length=1,
+        description="address to listen on; set a password before you open it to the network",
+    )
+    width: int = Field(default=1280, ge=16, le=8192, description="maximum width; larger images are scaled down")
+    fps: float | None = Field(default=None, gt=0, le=240, description="maximum images per second; default: all")
+    bitrate: float = Field(default=4.0, ge=0.05, le=200, description="megabits per second")
+    encode: Literal["auto", "cpu", "gpu"] = Field(default="auto", description="as of `sink: video`")
+
+    def choice(self, name: str) -> encoder_choice.EncoderChoice:
+        """Return the chooser of encoders."""
+        return encoder_choice.EncoderChoice(f"stages.{name}", "h264", self.encode, live=True)
+
+    def wanted(self, context: Context) -> Wanted:
+        """Return the requested properties of the video."""
+        return Wanted(self.width, self.fps, round(self.bitrate * 1e6), context.rate_hz)
 
 
 class Pace:

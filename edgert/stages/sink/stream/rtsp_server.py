@@ -29,8 +29,7 @@ from edgert.runtime.records import Result
 from edgert.stages.context import Context
 from edgert.stages.sink.client_limits import FairGroup, affordable_limit, client_network, is_loopback
 from edgert.stages.sink.encoders import Unit
-from edgert.stages.sink.stream.broadcast import Broadcast
-from edgert.stages.sink.stream.section import Streams
+from edgert.stages.sink.stream.broadcast import Broadcast, Streams
 from edgert.stages.sink.tcp_connection import Connection
 from edgert.stages.sink.tcp_server import LoopThread, TcpServer, listen
 from edgert.stages.source import gst

@@ -15,7 +15,7 @@ from edgert.runtime.records import Result
 from edgert.stages.context import Context
 from edgert.stages.kinds import PageTls, check_token
 from edgert.stages.sink.client_limits import is_loopback
-from edgert.stages.sink.stream.section import Streams
+from edgert.stages.sink.stream.broadcast import Streams
 from edgert.stages.sink.stream.whep import WhepVideo
 from edgert.stages.sink.tcp_server import listen
 from edgert.stages.sink.web.http_exchange import Exchange, Request, Response, text
