@@ -24,7 +24,7 @@ from edgert.planner.simulation import Scenario, simulate
 from edgert.zip_archive import member_of
 from tests.helpers.models import make
 from tests.helpers.trt_bench import HERE, ORIN
-from tests.helpers.trt_bundle import PIPELINE, bench, engine, of_pipeline, trt_bundle
+from tests.helpers.trt_bundle import PIPELINE, bench, engine, finished, of_pipeline, trt_bundle
 
 ALL_GPU = engine({"conv": "gpu", "relu": "gpu"})
 ON_GPU = [{"Name": name, "LayerType": "CaskConvolution"} for name in ("conv", "relu")]
@@ -37,13 +37,10 @@ SCRIPT: dict[str, Any] = {
 pytestmark = pytest.mark.usefixtures("own_cache")
 
 
-@pytest.fixture
-def finished(tmp_path: Path) -> Path:
+@pytest.fixture(name="finished")
+def fp16_bundle(tmp_path: Path) -> Path:
     """A bundle that an Orin NX finished, in FP16; its layers took some time of runs that take next to none."""
-    path = tmp_path / "out.edgert"
-    machine = bench(**SCRIPT)
-    finish(trt_bundle(tmp_path / "dock.edgert", ALL_GPU, precision="fp16"), path, machine=ORIN, trt=machine.backend)
-    return slowed(path, 0.5)
+    return slowed(finished(tmp_path, ALL_GPU, precision="fp16", **SCRIPT), 0.5)
 
 
 def rewritten(path: Path, change: Callable[[str, bytes], bytes]) -> Path:
@@ -89,8 +86,7 @@ def test_it_has_what_was_measured_and_can_be_read_again(finished: Path, tmp_path
 
 def test_of_an_int8_engine_it_has_what_a_plan_knows_the_model_by(tmp_path: Path) -> None:
     """The bundle's pipeline runs a quantized form; profiles are of the model that was quantized."""
-    path = tmp_path / "out.edgert"
-    finish(trt_bundle(tmp_path / "dock.edgert", ALL_GPU), path, machine=ORIN, trt=bench().backend)
+    path = finished(tmp_path, ALL_GPU)
     form = PIPELINE.replace("models/parts/model.onnx", "models/parts/gpu.onnx")
     (one,) = share(with_pipeline(slowed(path, 0.5), form)).models
     (subject,) = planned_models(of_pipeline(tmp_path / "other"))
