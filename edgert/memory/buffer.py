@@ -113,13 +113,14 @@ def aligned_empty(shape: tuple[int, ...], dtype: npt.DTypeLike) -> npt.NDArray[A
     return raw[start : start + nbytes].view(dtype).reshape(shape)
 
 
-_BYTE: Any = ctypes.c_char  # the stubs of ctypes do not accept NumPy arrays as buffers
+_addressof: Any = ctypes.addressof
+_from_buffer: Any = ctypes.c_char.from_buffer  # the stubs of ctypes do not accept NumPy arrays as buffers
 
 
 def address_of(array: U8) -> int:
     """Return the address of an array's first byte."""
     try:
-        return ctypes.addressof(_BYTE.from_buffer(array))  # ten times as fast as NumPy's attributes
+        return int(_addressof(_from_buffer(array)))  # ten times as fast as NumPy's attributes
     except (BufferError, TypeError, ValueError):  # gaps between rows, or read-only memory
         return int(array.__array_interface__["data"][0])
 
@@ -265,8 +266,8 @@ class Pool:
         for _ in range(count):
             self._free.put(self._new_buffer())
 
-    def acquire(self) -> tuple[U8, Lease] | None:
-        """Return a buffer (1-D uint8 of ``nbytes``, contents undefined) and its lease; None if ``most`` are in use."""
+    def acquire(self, shape: tuple[int, ...] | int = -1) -> tuple[U8, Lease] | None:
+        """Return a buffer (uint8, by default 1-D, contents undefined) and its lease; None if ``most`` are in use."""
         root = self._unused()
         if root is None and self.count == self._most:
             return None
@@ -277,7 +278,7 @@ class Pool:
                 root = self._allocate()
         root = self._new_buffer() if root is None else root
         # NumPy chains every further view to `root`, so its reference count shows whether any array is still around.
-        return root[: self.nbytes], self._lease(root)
+        return root.reshape(shape), self._lease(root)
 
     def _unused(self) -> U8 | None:
         """Return a returned buffer that no array keeps in use; None without one."""
@@ -305,7 +306,7 @@ class Pool:
         except MemoryError as error:
             raise DeviceError("there is too little memory for an image", why=f"it has {self.nbytes} bytes") from error
         # np.frombuffer makes `root` the end of the base chain; plain slicing would point past it.
-        return np.frombuffer(raw.data[-raw.ctypes.data % ALIGN_BYTES :], np.uint8)
+        return np.frombuffer(raw.data[-raw.ctypes.data % ALIGN_BYTES :], np.uint8, self.nbytes)
 
 
 def _references(root: U8) -> int:

@@ -188,10 +188,10 @@ class StagedBlock(_PinnedBlock):
 
     def upload(self, stream: Stream, nbytes: int | None = None) -> None:
         """Enqueue the copy from host to GPU, counted."""
-        address, host = self.address, self.host if self._host is None else self._host
+        host = self.host if self._host is None else self._host
         part = host if nbytes is None else host[:nbytes]
-        self.device.run(self.device.copy_up, address, part, stream.raw, doing="copying")
-        self.device.counter.copied(part.nbytes)
+        self.device.run(self.device.copy_up, self.address, part, stream.raw, doing="copying")
+        self.device.counter.copied(nbytes or self.nbytes)
 
     def download(self, stream: Stream, nbytes: int | None = None) -> None:
         """Enqueue the copy from GPU to host, counted."""

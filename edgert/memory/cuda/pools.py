@@ -10,7 +10,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
-from weakref import WeakValueDictionary, finalize, ref
+from weakref import finalize, ref
 
 import numpy as np
 
@@ -192,14 +192,19 @@ class _Piece:
         self.host_address = int(block.host.ctypes.data)
         self.offset = block.address - self.host_address
 
-    def root(self) -> U8:
-        """Return the memory as an array that ends the chain of bases; the end of its last view frees the memory."""
+    def root(self, pieces: "dict[int, _Piece]") -> U8:
+        """Return the memory as an array that ends the chain of bases, and note the piece under the array's id.
+
+        The end of its last view frees the memory.
+        """
         raw = (ctypes.c_uint8 * self.block.nbytes).from_address(self.host_address)
-        finalize(raw, self._free).atexit = False  # at exit, the driver frees the rest
         root: U8 = np.frombuffer(memoryview(raw), np.uint8)
+        pieces[id(root)] = self
+        finalize(raw, self._free, pieces, id(root)).atexit = False  # at exit, the driver frees the rest
         return root
 
-    def _free(self) -> None:
+    def _free(self, pieces: "dict[int, _Piece]", number: int) -> None:
+        del pieces[number]
         self.block.release_or_defer()
 
 
@@ -254,14 +259,12 @@ class SharedPool(Pool):
 
     def __init__(self, device: CudaDevice, nbytes: int, count: int = 4, most: int | None = None) -> None:
         self._device = device
-        self._pieces: WeakValueDictionary[int, _Piece] = WeakValueDictionary()  # by roots, whose finalizers hold them
+        self._pieces: dict[int, _Piece] = {}  # by the ids of roots, whose ends remove them
         super().__init__(nbytes, device.counter, count, most)
 
     def _allocate(self) -> U8:
         piece = _Piece(self._device.block(self.nbytes, self._device.frames))
-        root = piece.root()
-        self._pieces[id(root)] = piece
-        return root
+        return piece.root(self._pieces)
 
     def _lease(self, root: U8) -> Lease:
         piece = self._pieces[id(root)]

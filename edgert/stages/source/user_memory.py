@@ -134,8 +134,7 @@ class Buffer:
     def __exit__(self, *_: object) -> None:
         self.release()
 
-    def __del__(self) -> None:
-        self.release()
+    __del__ = release
 
     def _own(self) -> tuple[U8, Lease]:
         if self._held is None or self._gone:
@@ -186,7 +185,7 @@ class Buffers:
                     fix="submit or release buffers, release results, drop arrays; or set a longer timeout=",
                 )
             time.sleep(_POLL_S)
-        return Buffer(*leased, format, is_batch=batch > 0)
+        return Buffer(*leased, format, batch > 0)
 
     def close(self) -> None:
         """Free the memory when the last buffer is released."""
@@ -204,8 +203,7 @@ class Buffers:
             self._supplies[nbytes] = supply  # keeps the order of last use
             if len(self._supplies) > _SIZES:
                 del self._supplies[next(iter(self._supplies))]
-            leased = supply.acquire()
-        return None if leased is None else (leased[0].reshape(shape), leased[1])
+            return supply.acquire(shape)
 
     def _new_pool(self, nbytes: int, most: int) -> Pool:
         if self._device is None:
