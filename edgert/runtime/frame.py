@@ -192,7 +192,7 @@ class Frame:
     @property
     def is_on_gpu(self) -> bool:
         """Whether the planes are in the memory of a GPU."""
-        if not has_pixels(self):
+        if self.planes is _RELEASED:
             return False
         first: object = self.planes[0]
         return not isinstance(first, np.ndarray) and hasattr(first, "__cuda_array_interface__")  # the fast check first

@@ -361,7 +361,7 @@ class GpuInference:
         lease.retain(len(frames))
         try:
             writer = cast("SharedLease", lease).send(self._uploader.stream, is_read=True)
-            ready = self._plans.ready_batch(frames, writer)
+            ready = [self._plans.ready(frame, writer) for frame in frames]
         except BaseException:
             lease.release(len(frames))
             raise

@@ -105,7 +105,8 @@ class GpuInfer(BatchedStage):
         return round(due_ns) if done_ns is None else min(round(due_ns), done_ns)
 
     def collect(self, wait: bool) -> list[Result]:
-        batch, runs, out = self._batch, self._runs, list[Result]()
+        batch, runs = self._batch, self._runs
+        out: list[Result] = []
         with self._inference.device:
             if batch.held and len(runs) < self.limit:
                 now_ns, last = self._clock.now_ns(), wait and not runs
