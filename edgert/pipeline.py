@@ -258,7 +258,7 @@ class Pipeline:
             StageError: no such source, shape or format, no buffer was free in time, or the pipeline has ended.
             DeviceError: there is too little memory.
         """
-        return self._api_source(stage).buffer(shape, format=format, batch=batch, timeout_s=checked_timeout(timeout))
+        return self._api_source(stage).buffer(shape, format, batch, checked_timeout(timeout))
 
     def submit(
         self,
@@ -298,7 +298,7 @@ class Pipeline:
         source, timeout_s = self._api_source(stage), checked_timeout(timeout)
         if not self._running.started:
             self.start()
-        return source.submit(array, format=format, timestamp_ns=timestamp_ns, copy=copy, timeout_s=timeout_s)
+        return source.submit(array, format, timestamp_ns, copy, timeout_s)
 
     def finish(self, stage: str | None = None) -> None:
         """End a ``source: api`` stream. Submitted frames are still processed; then the pipeline ends.
@@ -435,12 +435,10 @@ class Pipeline:
 
     def _api_source(self, stage: str | None) -> ApiSource:
         found = self._running.sources
-        if stage is None and len(found) == 1:
-            return next(iter(found.values()))
         if stage not in found:
             raise StageError(
                 f"no api source {stage!r}" if stage else "which source?",
-                why=f"this pipeline's api sources: {', '.join(found) or 'none'}",
+                why=f"this pipeline's api sources: {', '.join(filter(None, found)) or 'none'}",
                 fix="add a stage like camera: {source: api}" if not found else "name one of them",
             )
         return found[stage]

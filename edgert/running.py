@@ -78,7 +78,7 @@ class Running:
         file: the pipeline as it runs: reduced to fit its memory budget and this machine.
         assembly: connected stages and their engines.
         runner: threads of the pipeline.
-        sources: ``source: api`` stages by name.
+        sources: ``source: api`` stages by name; the only one under None, too.
         turn: lock of starting, calling and connecting a reader.
         calling: calls of the pipeline; None unless it is called instead of started.
         started: whether its threads were started.
@@ -435,8 +435,9 @@ class Running:
         if (journal := self.assembly.journal) is not None:
             journal.add("file", "", "", -1, self.clock.now_ns(), written_pipeline(file))
 
-    def _api_sources(self) -> dict[str, ApiSource]:
-        return {task.name: task.stage for task in self.assembly.tasks if isinstance(task.stage, ApiSource)}
+    def _api_sources(self) -> dict[str | None, ApiSource]:
+        found = [(task.name, task.stage) for task in self.assembly.tasks if isinstance(task.stage, ApiSource)]
+        return dict([*found, (None, found[0][1])] if len(found) == 1 else found)
 
     def refuse_own_stages(self, action: str) -> None:
         """Raise StageError in a thread of the pipeline; ``action`` is a participle for the message."""

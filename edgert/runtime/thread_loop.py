@@ -144,7 +144,7 @@ class SourceFrameTaker:
 
     def __init__(self, station: Station, clock: Clock, stop: threading.Event) -> None:
         self._station, self._clock, self._stop_event = station, clock, stop
-        self._began_ns = self._ended_ns = clock.now_ns()
+        self._last_ns = clock.now_ns()  # when has_room() or give() ended
 
     def has_room(self, timeout_s: float | None) -> bool:
         """Wait until all outlets have room and the source is not paused; see :class:`FrameTaker`."""
@@ -156,10 +156,9 @@ class SourceFrameTaker:
         for outlet in task.wiring.outlets:
             left_s = None if timeout_s is None else max(timeout_s - (now() - came_ns) / 1e9, 0.0)
             have_room = have_room and outlet.has_room(left_s)
-        self._began_ns = now()
-        meter.wait_in_ns += came_ns - self._ended_ns
-        meter.wait_out_ns += self._began_ns - came_ns
-        self._ended_ns = self._began_ns
+        meter.wait_in_ns += came_ns - self._last_ns
+        self._last_ns = now()
+        meter.wait_out_ns += self._last_ns - came_ns
         return have_room
 
     def give(self, frames: Sequence[Frame]) -> None:
@@ -170,8 +169,8 @@ class SourceFrameTaker:
         if (limiter := task.execution.limiter) is not None:
             frames = [frame for frame in frames if self._passes(limiter, frame)]
         if frames:
-            self._station.give(frames, made_ns, made_ns - self._began_ns)
-        self._ended_ns = self._clock.now_ns()
+            self._station.give(frames, made_ns, made_ns - self._last_ns)
+        self._last_ns = self._clock.now_ns()
 
     def _passes(self, limiter: SourceRateLimiter, frame: Frame) -> bool:
         if limiter.passes(self._stop_event):

@@ -62,7 +62,7 @@ class ApiSource:
         self._changed = threading.Condition()
         self._is_finished = self._is_over = self._is_closed = False
         self._first_ns: int | None = None
-        self._submitted = 0
+        self._submitted, self._counting = 0, threading.Lock()
         self._timeline = Timeline(name, config, context.clock, MediaClock(False), fps=config.fps, paced=False)
         self.thin = self._timeline.thin
         self._taker: FrameTaker | None = None
@@ -85,22 +85,20 @@ class ApiSource:
     def submit(
         self,
         array: Any,
-        *,
         format: PixelFormat | None = None,
         timestamp_ns: int | Sequence[int] | None = None,
-        timeout_s: float | None = None,
         copy: bool = False,
+        timeout_s: float | None = None,
     ) -> int:
         """Submit one frame, or a batch of them; block while the queue is full. Callable from any thread.
 
         See :meth:`edgert.Pipeline.submit` for arguments, result and errors.
         """
-        return self.put(array, self.images(array, format=format, timestamp_ns=timestamp_ns, copy=copy), timeout_s)
+        return self.put(array, self.images(array, format, timestamp_ns, copy), timeout_s)
 
     def images(
         self,
         array: Any,
-        *,
         format: PixelFormat | None = None,
         timestamp_ns: int | Sequence[int] | None = None,
         copy: bool = False,
@@ -164,7 +162,6 @@ class ApiSource:
     def buffer(
         self,
         shape: Sequence[int],
-        *,
         format: PixelFormat = "bgr",
         batch: int | None = None,
         timeout_s: float | None = None,
@@ -322,7 +319,7 @@ class ApiSource:
         return self._count_submitted(count)
 
     def _count_submitted(self, count: int) -> int:
-        with self._changed:
+        with self._counting:
             self._submitted += count
             return self._submitted - count
 
@@ -338,7 +335,7 @@ class ApiSource:
 
     def _frames_of(self, images: list[Image], stop: threading.Event) -> list[Frame]:
         """Convert images to frames and empty the list. After an error it has the images that still hold their lease."""
-        timeline, frames = self._timeline, list[Frame]()
+        timeline, frames = self._timeline, []
         try:
             while images and not timeline.is_over:
                 if (frame := timeline.frame(images[0], stop)) is not None:
@@ -377,8 +374,8 @@ class ApiSource:
         if isinstance(array, Buffer) and not copy:
             pixels, lease = array.hand_over()
             if array.is_batch:
-                return batch_planes(pixels, format, self._where), lease
-            return [array_planes(pixels, format, self._where)], lease
+                return batch_planes(pixels, format), lease
+            return [array_planes(pixels, format)], lease
         array = array.array if isinstance(array, Buffer) else array
         parts = split_planes(array, format, self._where)
         if not isinstance(parts[0], np.ndarray) and foreign.is_on_gpu(parts[0]):
@@ -407,7 +404,7 @@ class ApiSource:
         whole, lease = leased or (np.empty(array.shape, np.uint8), None)
         np.copyto(whole, array)
         self._counter.copied(array.nbytes)
-        return batch_planes(whole, format, self._where), lease or lend(whole, self._counter)
+        return batch_planes(whole, format), lease or lend(whole, self._counter)
 
     def _on_gpu(self, parts: Sequence[Any], format: PixelFormat, copy: bool) -> tuple[list[Planes], Lease]:
         what = f"{type(parts[0]).__name__} on a GPU cannot be submitted"

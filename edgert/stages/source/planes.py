@@ -129,21 +129,30 @@ def split_batch(batch: Any, format: PixelFormat, where: str) -> list[Planes]:
     if not len(batch):
         raise StageError("a batch without images was submitted", where=where, fix="submit at least one image")
     checked_planes([batch[0]], format, where)  # all images have the same layout
-    return batch_planes(batch, format, where)
+    return batch_planes(batch, format)
 
 
-def batch_planes(batch: Any, format: PixelFormat, where: str) -> list[Planes]:
+def batch_planes(batch: Any, format: PixelFormat) -> list[Planes]:
     """Return the planes of each image of a batch whose shape was checked before."""
     if format != "nv12" or isinstance(batch, DeviceView):
-        return [array_planes(batch[row], format, where) for row in range(len(batch))]
+        return [array_planes(batch[row], format) for row in range(len(batch))]
     count, rows, width = batch.shape
     luma, chroma = batch[:, : rows // 3 * 2], batch[:, rows // 3 * 2 :]
     return list(zip(luma, chroma.reshape(count, rows // 3, width // 2, 2), strict=True))
 
 
-def array_planes(array: U8, format: PixelFormat, where: str) -> tuple[U8, ...]:
-    """Return the planes of an image in one C-contiguous array whose shape was checked before."""
-    return _nv12_planes(array, where) if format == "nv12" else (array,)
+def array_planes(array: Any, format: PixelFormat) -> Planes:
+    """Return the planes of an image in one array whose shape was checked before."""
+    if format != "nv12":
+        return (array,)
+    rows, width = array.shape
+    luma, chroma = array[: rows // 3 * 2], array[rows // 3 * 2 :]
+    shape = (rows // 3, width // 2, 2)
+    if isinstance(chroma, DeviceView):
+        pitch, step = chroma.strides
+        chroma = replace(chroma, shape=shape, strides=(pitch, 2 * step, step))
+        return luma, cast("U8", chroma)
+    return luma, chroma.reshape(shape)
 
 
 def checked_planes(arrays: Sequence[Any], format: PixelFormat, where: str, copy: bool = False) -> tuple[U8, ...]:
@@ -176,7 +185,7 @@ def checked_planes(arrays: Sequence[Any], format: PixelFormat, where: str, copy:
     return planes
 
 
-def _nv12_planes(whole: Any, where: str) -> tuple[Any, Any]:
+def _nv12_planes(whole: Any, where: str) -> Planes:
     """Return luma and chroma of one array (height * 3 / 2, width)."""
     if whole.ndim != 2 or whole.shape[0] % 3 or whole.shape[1] % 2 or 0 in whole.shape:
         raise StageError(
@@ -185,12 +194,7 @@ def _nv12_planes(whole: Any, where: str) -> tuple[Any, Any]:
             where=where,
             fix="submit the two planes as a sequence, or another format=",
         )
-    height = whole.shape[0] // 3 * 2
-    luma, chroma = whole[:height], whole[height:]
-    shape, (pitch, step) = (height // 2, whole.shape[1] // 2, 2), chroma.strides
-    if isinstance(chroma, DeviceView):
-        return luma, replace(chroma, shape=shape, strides=(pitch, 2 * step, step))
-    return luma, chroma.reshape(shape)
+    return array_planes(whole, "nv12")
 
 
 def _check_bytes(array: Any, where: str) -> None:

@@ -267,19 +267,9 @@ class Timeline:
 
     def _frame(self, image: Image, index: int, media_ns: int) -> Frame:
         height, width = image.planes[0].shape[:2]
-        frame = Frame(
-            stream=self._stream,
-            index=index,
-            timestamp_ns=self._clock.now_ns() if self._pacer else image.timestamp_ns,
-            media_ns=media_ns,
-            width=width,
-            height=height,
-            format=image.format,
-            planes=image.planes,
-            lease=image.lease,
-            color=image.color,
-            extra=self._extra_of(image),
-        )
+        place = self._stream, index, self._clock.now_ns() if self._pacer else image.timestamp_ns, media_ns
+        own = image.format, image.planes, image.lease, image.color
+        frame = Frame(*place, width, height, *own, self._extra_of(image))
         return frame if self._staging is None else self._staging.shared_frame(frame)
 
     def _extra_of(self, image: Image) -> FrameExtra:
