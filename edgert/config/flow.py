@@ -54,7 +54,8 @@ def queue_of(before: section.StageConfig, after: section.StageConfig, live: bool
         # Room for the next batch while this one is prepared; for two of small batches, so that threads switch less.
         default = max(default, after.batch.max, min(2 * after.batch.max, _TWO_BATCHES))
     if not live and isinstance(before, section.SourceStage) and before.source == "api":
-        default += FILE_QUEUE  # a program may submit some frames before it reads a result
+        # A program may submit some frames before it reads a result; whole batches, as a part of one takes as long.
+        default += max(FILE_QUEUE, min(default, _TWO_BATCHES) // 2)
     source = before if isinstance(before, section.SourceStage) else None
     queue = after.queue or (source and source.queue) or default
     drop = after.drop or (source and source.drop) or ("oldest" if live else "never")

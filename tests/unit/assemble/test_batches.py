@@ -50,10 +50,11 @@ def test_what_happens_is_told_in_words() -> None:
     assert batches.describe_batches(8, "north is live") == shown
 
 
-@pytest.mark.parametrize(("options", "queue"), [({}, 8), ({"queue": 3}, 3)])
-def test_a_program_may_submit_some_frames_before_it_looks_at_a_result(options: dict[str, int], queue: int) -> None:
-    source = stages.SourceStage.model_validate({"source": "api", **options})
-    assert flow.queue_of(source, InferStage.model_validate({"infer": "net", "from": "cam"}), live=False)[0] == queue
+@pytest.mark.parametrize(("queue", "most", "room"), [(0, 0, 8), (3, 0, 3), (0, 8, 24), (0, 32, 40)])
+def test_a_program_may_submit_some_frames_before_it_looks_at_a_result(queue: int, most: int, room: int) -> None:
+    source = stages.SourceStage.model_validate({"source": "api", "queue": queue or None})
+    find = InferStage.model_validate({"infer": "net", "from": "cam", "batch": {"max": most} if most else None})
+    assert flow.queue_of(source, find, live=False)[0] == room
 
 
 def test_batches_are_refused_where_results_of_all_frames_come_together(tmp_path: Path) -> None:
