@@ -18,11 +18,11 @@ from typing import Any, cast
 
 import numpy as np
 
-from edgert.assemble import Environment, gpu_models, pixels
+from edgert.assemble import Environment, gpu_models
 from edgert.memory import Counter
 from edgert.memory.cuda import Block, CudaDevice
 from edgert.pipeline import pipeline_in
-from edgert.runtime import Frame, Result
+from edgert.runtime import Frame, Result, graph
 from edgert.stages.sink.results import NullSink
 from tests.helpers import nvmm_camera
 from tests.helpers.cuda_double import CudaDouble
@@ -67,7 +67,7 @@ def run(
     device = CudaDevice(gpu, 0, Counter())
     vars(gpu_models)["Kernels"] = no_kernels
     if waits_for_sink:
-        vars(pixels)["release_pixels"] = lambda tasks: None
+        vars(graph)["release_pixels"] = lambda tasks: None
     with tempfile.TemporaryDirectory() as folder:
         drop = "oldest" if slow else "never"
         batch = "" if looks else f", batch: {{max: {nvmm_camera.ROWS}, wait: 60s}}"
