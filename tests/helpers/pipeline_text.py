@@ -6,6 +6,7 @@ from pathlib import Path
 
 import jsonschema
 import pytest
+from jsonschema.protocols import Validator
 
 from edgert.config import PipelineFile, json_schema
 from edgert.config.pipeline_file import read_pipeline
@@ -85,6 +86,6 @@ def parts_pipeline(
 
 
 @lru_cache(maxsize=1)
-def schema_validator() -> jsonschema.Validator:
+def schema_validator() -> Validator:
     """The schema of pipeline files as editors use it, made once, which takes longer than a file's validation."""
     return jsonschema.Draft202012Validator(json_schema())
