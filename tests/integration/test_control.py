@@ -93,7 +93,7 @@ class Submitters:
             thread.join()
 
     def _submit(self, name: str) -> None:
-        while not self._over.wait(0.02):
+        while not self._over.wait(0.03):
             try:
                 self._pipeline.submit(FRAME, stage=name, timeout=2.0 if name in STILL else 0.05)
                 self.counts[name] += 1
