@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from dla import ORIN, USUAL_RELEASE
-from edgert import limits
+from edgert import graph, limits
 from edgert.backend.base import Array
 from edgert.backend.ort import Function
 from edgert.board.detect import detect
@@ -21,18 +21,6 @@ from edgert.compiler.finish import EngineReport, compiled_engines
 from edgert.compiler.unpack import tuned_model
 from edgert.errors import ConfigError, ModelError
 from edgert.files import replace_bytes
-from edgert.graph import (
-    Change,
-    Model,
-    ModelSummary,
-    clean,
-    inputs,
-    inspect as summarize,
-    load,
-    read,
-    to_bytes,
-    with_shapes,
-)
 from edgert.graph.count import peak_bytes
 from edgert.graph.dla_rewrites.apply import Cut, Proof, cut_head, fit_model, prepare_for_dla, prove, remaining_rewrites
 from edgert.graph.metadata import class_names
@@ -57,8 +45,8 @@ class Rewritten:
         survey: survey of the rewritten model for the same DLA.
     """
 
-    model: Model = field(repr=False)
-    changes: tuple[Change, ...]
+    model: graph.Model = field(repr=False)
+    changes: tuple[graph.Change, ...]
     compared: tuple[Difference, ...]
     proof: Proof | None
     cut: Cut
@@ -66,7 +54,7 @@ class Rewritten:
 
     def save(self, path: Path) -> None:
         """Write the rewritten model. Raises ArtifactError."""
-        replace_bytes(path, to_bytes(self.model))
+        replace_bytes(path, graph.to_bytes(self.model))
 
     def to_json(self) -> dict[str, Any]:
         """Return plain data."""
@@ -110,8 +98,8 @@ class Inspection:
         dla: parts that a board's DLA can run; None unless requested.
     """
 
-    summary: ModelSummary
-    profiles: tuple[tuple[Shapes, ModelSummary], ...]
+    summary: graph.ModelSummary
+    profiles: tuple[tuple[Shapes, graph.ModelSummary], ...]
     guesses: tuple[Guess, ...]
     dla: DlaInspection | None = None
 
@@ -187,7 +175,7 @@ def inspect(
         ConfigError: the board does not exist or has no DLA, or the release or precision does not exist.
         PlacementError: there is no such rewrite.
     """
-    loaded = load(model)
+    loaded = graph.load(model)
     shapes = profiles[0] if profiles else {}
     about: DlaInspection | None = None
     if dla:
@@ -195,11 +183,11 @@ def inspect(
         remaining_rewrites(skip_rewrites, "--skip-rewrite")  # raises for unknown names
         generation = record.dla.generation
         target = target_of(generation, tensorrt or USUAL_RELEASE[generation or ORIN], precision)
-        cleaned, _ = clean(with_shapes(loaded, shapes) if shapes else loaded)  # as in a build
-        found = survey(read(cleaned), target)
+        cleaned, _ = graph.clean(graph.with_shapes(loaded, shapes) if shapes else loaded)  # as in a build
+        found = survey(graph.read(cleaned), target)
         about = DlaInspection(record, found, _rewrite(loaded, shapes, found, skip_rewrites) if rewrite else None)
-    summary = summarize(loaded)
-    counted = tuple((profile, summarize(loaded, profile)) for profile in profiles)
+    summary = graph.inspect(loaded)
+    counted = tuple((profile, graph.inspect(loaded, profile)) for profile in profiles)
     return Inspection(summary, counted, tuple(_guess_decoders(counted[0][1] if counted else summary)), about)
 
 
@@ -232,36 +220,37 @@ def _board_with_dla(name: str | None) -> Board:
     return board
 
 
-def _rewrite(loaded: Model, shapes: Shapes, before: Survey, skipped: Sequence[str]) -> Rewritten:
+def _rewrite(loaded: graph.Model, shapes: Shapes, before: Survey, skipped: Sequence[str]) -> Rewritten:
     prepared = prepare_for_dla(loaded, shapes)
     model, changes = fit_model(prepared, remaining_rewrites(skipped, "--skip-rewrite") if skipped else None)
-    graph = read(model)
-    after = survey(graph, before.target)
+    rewritten = graph.read(model)
+    after = survey(rewritten, before.target)
     proof = None
     if changes:
         feed = _noise(prepared, loaded)
         proof = prove(prepared, model, [feed], lambda model, feeds: list(Function(model)(feeds).values()))
-    cut = cut_head(graph, lambda node: node.name in after.allowed)
+    cut = cut_head(rewritten, lambda node: node.name in after.allowed)
     return Rewritten(model, tuple(changes), tuple(compare(before, after)), proof, cut, after)
 
 
-def _noise(model: Model, loaded: Model) -> dict[str, Array]:
+def _noise(model: graph.Model, loaded: graph.Model) -> dict[str, Array]:
     """Return inputs of noise for a model. Raises ModelError if it cannot be run, naming the file of ``loaded``."""
     what, fix = "cannot be run to compare it with its rewritten form", "leave out --explain and --rewritten"
-    if (size_bytes := peak_bytes(read(model))) > limits.COMPARED_BYTES:
+    if (size_bytes := peak_bytes(graph.read(model))) > limits.COMPARED_BYTES:
         why = f"its tensors take {size_bytes / 2**20:,.0f} MiB at once; at most {limits.COMPARED_BYTES >> 20}"
         raise ModelError(f"model {str(loaded.path)!r} {what}", why=why, fix=fix)
-    if unknown := [spec.name for spec in inputs(model) if spec.dtype == "unknown"]:
+    if unknown := [spec.name for spec in graph.inputs(model) if spec.dtype == "unknown"]:
         why = f"input {unknown[0]!r} has a type that NumPy does not know"
         raise ModelError(f"model {str(loaded.path)!r} {what}", why=why, fix=fix)
     random = np.random.default_rng(0)
-    shapes = {spec.name: tuple(dim for dim in spec.shape if isinstance(dim, int)) for spec in inputs(model)}
+    shapes = {spec.name: tuple(dim for dim in spec.shape if isinstance(dim, int)) for spec in graph.inputs(model)}
     return {
-        spec.name: random.standard_normal(shapes[spec.name], np.float32).astype(spec.dtype) for spec in inputs(model)
+        spec.name: random.standard_normal(shapes[spec.name], np.float32).astype(spec.dtype)
+        for spec in graph.inputs(model)
     }
 
 
-def _guess_decoders(summary: ModelSummary) -> list[Guess]:
+def _guess_decoders(summary: graph.ModelSummary) -> list[Guess]:
     """Return decoders of a model with one image input, which has four dimensions, batch first; else an empty list."""
     images = [spec for spec in summary.inputs if len(spec.shape) == 4]
     ranked = [spec for spec in summary.outputs if spec.shape]

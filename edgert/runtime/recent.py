@@ -15,16 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from edgert.clock import Clock
-from edgert.runtime.metrics import (
-    BOUNDS_NS,
-    MIDDLES_MS,
-    UPTO_MS,
-    WINDOW_NS,
-    Losses,
-    Meter,
-    Percentiles,
-    percentiles_of,
-)
+from edgert.runtime import metrics
 from edgert.runtime.stage import Source
 from edgert.runtime.task import Task
 from edgert.runtime.worker import StepThread
@@ -32,7 +23,7 @@ from edgert.runtime.worker import StepThread
 _EVERY_NS = 5_000_000_000
 _POLL_S = 1.0
 _LOG = logging.getLogger(__name__)
-_ENDS = [BOUNDS_NS.index(round(bound * 1e6)) for bound in UPTO_MS]
+_ENDS = [metrics.BOUNDS_NS.index(round(bound * 1e6)) for bound in metrics.UPTO_MS]
 
 Key = tuple[str, str]
 """Name of a stage and name of a stream."""
@@ -54,7 +45,7 @@ class Share:
     """
 
     fps: float
-    latency_ms: Percentiles
+    latency_ms: metrics.Percentiles
     dropped: Mapping[str, int] = field(default_factory=dict)
     streams: Mapping[str, "Share"] = field(default_factory=dict)
     busy_percent: float | None = None
@@ -72,7 +63,7 @@ class Recent:
 
     seconds: float
     fps: float
-    latency_ms: Percentiles
+    latency_ms: metrics.Percentiles
     dropped: Mapping[str, int]
     stages: Mapping[str, Share]
     streams: Mapping[str, Share]
@@ -102,9 +93,9 @@ class _Snapshot:
     """Counts by meter, because a new source may have the name of a removed one."""
 
     at_ns: int
-    counts: Mapping[tuple[Meter, str], Counts]
-    busy_ns: Mapping[Meter, int]
-    lost: Mapping[tuple[Meter, str, str], int]
+    counts: Mapping[tuple[metrics.Meter, str], Counts]
+    busy_ns: Mapping[metrics.Meter, int]
+    lost: Mapping[tuple[metrics.Meter, str, str], int]
 
 
 class History:
@@ -117,7 +108,7 @@ class History:
 
     def __init__(self, tasks: Callable[[], Sequence[Task]], clock: Clock, began: Callable[[], int]) -> None:
         self._tasks, self._clock, self._began = tasks, clock, began
-        self._snapshots: deque[_Snapshot] = deque(maxlen=WINDOW_NS // _EVERY_NS + 1)
+        self._snapshots: deque[_Snapshot] = deque(maxlen=metrics.WINDOW_NS // _EVERY_NS + 1)
         self._thread = StepThread(_POLL_S)
 
     def start(self) -> None:
@@ -151,12 +142,12 @@ class History:
         began_ns = self._began()
         usable = [one for one in snapshots if one.at_ns - began_ns >= _EVERY_NS and now.at_ns - one.at_ns >= _EVERY_NS]
         first = usable[0] if usable else _Snapshot(began_ns, {}, {}, {})
-        since = next((one for one in reversed(usable) if now.at_ns - one.at_ns >= WINDOW_NS), first)
+        since = next((one for one in reversed(usable) if now.at_ns - one.at_ns >= metrics.WINDOW_NS), first)
         return _statistics_between(tasks, since, now)
 
 
 def _snapshot_of(tasks: Sequence[Task], at_ns: int) -> _Snapshot:
-    counts, lost = dict[tuple[Meter, str], Counts](), dict[tuple[Meter, str, str], int]()
+    counts, lost = dict[tuple[metrics.Meter, str], Counts](), dict[tuple[metrics.Meter, str, str], int]()
     for task in tasks:
         for stream, latencies in task.meter.streams.items():
             counts[task.meter, stream] = np.array(latencies, np.uint32)
@@ -165,7 +156,7 @@ def _snapshot_of(tasks: Sequence[Task], at_ns: int) -> _Snapshot:
     return _Snapshot(at_ns, counts, {task.meter: task.meter.busy_ns for task in tasks}, lost)
 
 
-def losses_of(task: Task) -> Losses:
+def losses_of(task: Task) -> metrics.Losses:
     """Return the numbers of results lost at a stage since the start, by stream and cause."""
     found = Counter(task.meter.losses)  # a copy at once, as the task's thread keeps counting
     for channel in task.wiring.inlet.channels:
@@ -181,8 +172,8 @@ def totals(tasks: Iterable[Task]) -> dict[str, dict[str, Total]]:
         of_task = found.setdefault(task.name, {})
         for stream in dict.fromkeys([*streams, *(stream for stream, _ in lost)]):
             dropped = {cause: number for (name, cause), number in lost.items() if name == stream}
-            counts = np.array(streams.get(stream, [0] * len(MIDDLES_MS)), np.int64)
-            upto, sum_s = np.cumsum(counts), float(counts @ MIDDLES_MS) / 1e3
+            counts = np.array(streams.get(stream, [0] * len(metrics.MIDDLES_MS)), np.int64)
+            upto, sum_s = np.cumsum(counts), float(counts @ metrics.MIDDLES_MS) / 1e3
             of_task[stream] = Total(int(upto[-1]), sum_s, upto[_ENDS].tolist(), dropped, not task.wiring.outlets)
     return found
 
@@ -190,7 +181,7 @@ def totals(tasks: Iterable[Task]) -> dict[str, dict[str, Total]]:
 def _statistics_between(tasks: Sequence[Task], since: _Snapshot, now: _Snapshot) -> Recent:
     """Return the statistics between two copies of the counts."""
     seconds = max(now.at_ns - since.at_ns, 1) / 1e9
-    zeros = np.zeros_like(MIDDLES_MS, np.uint32)
+    zeros = np.zeros_like(metrics.MIDDLES_MS, np.uint32)
     name_of = {task.meter: task.name for task in tasks}
     new = {(name_of[key[0]], key[1]): counts - since.counts.get(key, zeros) for key, counts in now.counts.items()}
     lost = {key: more for key, number in now.lost.items() if (more := number - since.lost.get(key, 0))}
@@ -204,7 +195,7 @@ def _statistics_between(tasks: Sequence[Task], since: _Snapshot, now: _Snapshot)
         ("", ""): _sum(zeros, (new[key] for key in new if key[0] in ends)),
     }
     # Not np.stack: it makes a tuple of the rows, and CPython 3.11 keeps up to 2000 tuples of 20 without reusing them.
-    latency = dict(zip(rows, percentiles_of(np.array([*rows.values()], np.int64)), strict=True))
+    latency = dict(zip(rows, metrics.percentiles_of(np.array([*rows.values()], np.int64)), strict=True))
     dropped, finished = defaultdict[Key, Counter[str]](Counter), defaultdict[str, Counter[str]](Counter)
     for (meter, stream, cause), number in lost.items():
         for key in ((name_of[meter], stream), (name_of[meter], ""), ("", stream), ("", "")):
@@ -217,7 +208,7 @@ def _statistics_between(tasks: Sequence[Task], since: _Snapshot, now: _Snapshot)
         count = latency[name, stream].count if name else max(finished[stream].values(), default=0)
         return Share(count / seconds, latency[name, stream], dict(dropped[name, stream]), **more)
 
-    def stage(meter: Meter, name: str) -> Share:
+    def stage(meter: metrics.Meter, name: str) -> Share:
         busy_ns = now.busy_ns[meter] - since.busy_ns.get(meter, 0)
         by_stream = {stream: share(at, stream) for at, stream in new if at == name}
         return share(name, "", streams=by_stream, busy_percent=100e-9 * busy_ns / seconds)
