@@ -1,7 +1,6 @@
 """Kernels of this package, compiled by the host's C++ compiler and run on the memory of a CudaDouble: the very source
 that a GPU runs, so that its arithmetic is tested where there is none."""
 
-import atexit
 import ctypes
 import re
 import shutil
@@ -21,6 +20,7 @@ from tests.helpers.cuda_double import CudaDouble
 
 _HEADER = Path(__file__).with_name("cuda_on_host.h")
 _COMPILER = shutil.which("g++")
+_FOLDER = tempfile.TemporaryDirectory(prefix="edgert-kernels-")
 _HIGH = re.compile(r'asm\("mad\.hi\.u32.*?\);')
 _WIDE = re.compile(r'asm\("cvt\.f32\.f16 %0, %1;" : "=f"\((\w+)\) : "h"\((.*)\)\);')
 
@@ -84,9 +84,7 @@ def _compiled(source: str, definitions: tuple[tuple[str, int], ...], function: s
 @lru_cache(maxsize=1)
 def _compiled_header() -> Path:
     """A copy of the header beside its compiled form, which halves the time of a small kernel."""
-    folder = Path(tempfile.mkdtemp(prefix="edgert-kernels-"))
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    header = Path(shutil.copy(_HEADER, folder))
+    header = Path(shutil.copy(_HEADER, _FOLDER.name))
     _run_compiler("-x", "c++-header", "-o", f"{header}.gch", str(header))
     return header
 

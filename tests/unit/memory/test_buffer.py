@@ -1,7 +1,6 @@
 """Aligned arrays, leases and pools, and what is counted of them."""
 
 import gc
-import threading
 
 import numpy as np
 import pytest
@@ -9,6 +8,7 @@ from hypothesis import given, settings, strategies as st
 
 from edgert.errors import StageError
 from edgert.memory import ALIGN_BYTES, TYPICAL_BUFFERS, Counter, Counts, Lease, Pool, aligned_empty, lend
+from tests.helpers.threads import in_threads
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "uint8", "int64", "bool"])
@@ -52,11 +52,7 @@ class TestLease:
                 lease.retain()
                 lease.release()
 
-        threads = [threading.Thread(target=hold) for _ in range(4)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        in_threads(hold)
         assert not given_back
         lease.release()
         assert given_back == [1]
@@ -160,11 +156,7 @@ class TestPool:
                 del leased
                 lease.release()
 
-        threads = [threading.Thread(target=work) for _ in range(4)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        in_threads(work)
         assert not wrong and pool.counter.read().escaped == 0
 
     @settings(max_examples=30, deadline=None)
@@ -200,11 +192,7 @@ def test_the_counter_adds_up_over_threads() -> None:
             counter.allocated()
             counter.escaped()
 
-    threads = [threading.Thread(target=count) for _ in range(3)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    in_threads(count, 3)
     read = counter.read()
     assert (read.copies, read.bytes_copied, read.allocations, read.escaped) == (900, 9000, 900, 900)
 

@@ -84,15 +84,20 @@ def residual(channels: int = 4) -> Model:
     )
 
 
+_JOINED = (
+    conv("c0", "x", "t0", pads=[1, 1, 1, 1]),
+    node("Relu", ["t0"], ["r0"], name="relu0"),
+    node("MaxPool", ["r0"], ["p"], name="pool", kernel_shape=[2, 2], strides=[2, 2]),
+    conv("c1", "p", "t1"),
+    conv("c2", "p", "t2"),
+    node("Concat", ["t1", "t2"], ["j"], name="join", axis=1),
+)
+
+
 def branches() -> Model:
     """input → c0 → relu → maxpool; c1 and c2 of it joined by a Concat, shuffled, c3."""
     nodes = [
-        conv("c0", "x", "t0", pads=[1, 1, 1, 1]),
-        node("Relu", ["t0"], ["r0"], name="relu0"),
-        node("MaxPool", ["r0"], ["p"], name="pool", kernel_shape=[2, 2], strides=[2, 2]),
-        conv("c1", "p", "t1"),
-        conv("c2", "p", "t2"),
-        node("Concat", ["t1", "t2"], ["j"], name="join", axis=1),
+        *_JOINED,
         node("Reshape", ["j", "apart"], ["k"], name="apart_"),
         node("Transpose", ["k"], ["l"], name="swap", perm=[0, 2, 1, 3, 4]),
         node("Reshape", ["l", "together"], ["m"], name="together_"),
@@ -107,12 +112,7 @@ def shuffled() -> Model:
     """input → c0 → relu → maxpool; c1 and c2 of it joined by a Concat, c3, shuffled, c4. Unlike in :func:`branches`, no
     Reshape stands beside the Concat, which a DLA refuses."""
     nodes = [
-        conv("c0", "x", "t0", pads=[1, 1, 1, 1]),
-        node("Relu", ["t0"], ["r0"], name="relu0"),
-        node("MaxPool", ["r0"], ["p"], name="pool", kernel_shape=[2, 2], strides=[2, 2]),
-        conv("c1", "p", "t1"),
-        conv("c2", "p", "t2"),
-        node("Concat", ["t1", "t2"], ["j"], name="join", axis=1),
+        *_JOINED,
         conv("c3", "j", "t3"),
         node("Reshape", ["t3", "apart"], ["k"], name="apart_"),
         node("Transpose", ["k"], ["l"], name="swap", perm=[0, 2, 1, 3]),

@@ -1,7 +1,6 @@
 """What can be asked for, and what is refused before any TensorRT is looked at."""
 
 import json
-import threading
 from dataclasses import fields, replace
 from multiprocessing import Pipe
 from typing import Any
@@ -15,6 +14,7 @@ from edgert.backend.tensorrt import build_process, build_request, execution_cont
 from edgert.backend.tensorrt.log import LogRecord
 from edgert.errors import BuildError
 from tests.helpers import models
+from tests.helpers.threads import in_threads
 
 SPAN = Span((1, 3), (2, 3), (4, 3))
 REQUEST = build_request.BuildRequest(
@@ -150,9 +150,5 @@ class TestLayout:
 
 def test_requests_can_be_made_in_threads() -> None:
     made: list[build_request.BuildRequest] = []
-    threads = [threading.Thread(target=lambda: made.append(build_request.request_of(models.conv()))) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    in_threads(lambda: made.append(build_request.request_of(models.conv())))
     assert len({request.model for request in made}) == 1 and len(made) == 4

@@ -11,6 +11,7 @@ from edgert.memory.cuda import CudaDevice, Traits, gpu_context, holders, memory_
 from edgert.memory.cuda.driver import cuda_error, is_lost, unusable_pycuda
 from edgert.memory.cuda.gpu_context import describe_memory
 from tests.helpers.cuda_double import CudaDouble
+from tests.helpers.threads import in_threads
 
 
 def opened(**how: Any) -> tuple[CudaDevice, CudaDouble]:
@@ -54,11 +55,7 @@ class TestContext:
                 blocks.append(block)
             left.append(len(gpu.stack))
 
-        threads = [threading.Thread(target=work) for _ in range(4)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        in_threads(work)
         assert left == [0, 0, 0, 0] and len({block.address for block in blocks}) == 80
         for block in blocks:
             block.release()

@@ -1,6 +1,5 @@
 """Frames and drawn images of a GPU come to the host once, into memory that is used again."""
 
-import threading
 from dataclasses import replace
 from typing import Any, cast
 
@@ -19,6 +18,7 @@ from tests.helpers.cuda_double import CudaDouble
 from tests.helpers.frames import frame_of
 from tests.helpers.gpu import uploaded
 from tests.helpers.gpu_inference import bytes_at
+from tests.helpers.threads import in_threads
 
 
 class Rig:
@@ -87,11 +87,7 @@ def test_all_who_want_a_frame_get_the_one_copy_of_it() -> None:
     before, found = rig.device.counter.read(), list[Frame]()
     on_gpu.lease.retain(4)
     work = lambda: found.append(Downloader().to_host(Result(on_gpu)).frame)  # noqa: E731
-    threads = [threading.Thread(target=work) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    in_threads(work)
     assert len({id(frame) for frame in found}) == 1 and rig.device.counter.read().copies - before.copies == 1
     assert np.array_equal(found[0].planes[0], there.planes[0])
     for frame in found:
