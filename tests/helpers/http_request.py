@@ -39,8 +39,10 @@ def serving(handler: Callable[..., BaseHTTPRequestHandler]) -> Iterator[str]:
             thread.join()
 
 
-def live_page(stats: Callable[[], Mapping[str, object]] = dict, name: str = "page", **keys: Any) -> HttpSink:
-    """The sink of a live page on a free port, not opened, which shows cameras as images."""
+def live_page(
+    stats: Callable[[], Mapping[str, object]] = dict, name: str = "page", video: bool = False, **keys: Any
+) -> HttpSink:
+    """The sink of a live page on a free port, not opened; it shows cameras as images unless ``video`` is set."""
     made = HttpSink(name, Http.model_validate({"sink": "http", "from": "x", "port": 0, **keys}), Context(stats=stats))
-    made.whep = None
+    made.whep = made.whep if video else None
     return made

@@ -54,7 +54,7 @@ def test_whether_it_is_well_anybody_may_know_and_why_not_only_who_has_the_token(
 
 def test_https_with_a_certificate_of_ones_own(tmp_path: Path) -> None:
     cert, key = certificate(tmp_path, "localhost")
-    with opened(http_sink(token=TOKEN, tls={"cert": str(cert), "key": str(key)})) as sink:
+    with opened(http_sink(video=True, token=TOKEN, tls={"cert": str(cert), "key": str(key)})) as sink:
         assert sink.url.startswith("https://127.0.0.1:")
         port = int(sink.url.rstrip("/").rpartition(":")[2])
         trusting = ssl.create_default_context(cafile=str(cert))
