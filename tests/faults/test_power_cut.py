@@ -4,6 +4,7 @@ A recorder writes video, lines and images to an ext4 of its own, on a loop devic
 device are copied as they are, without what the page cache still holds; each copy is mounted as after a power cut.
 """
 
+import itertools
 import json
 import os
 import random
@@ -12,7 +13,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -41,6 +42,10 @@ from pathlib import Path
 from tests.faults.test_power_cut import record
 record(Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3]))
 """
+
+
+Written = list[tuple[int, float]]
+"""What was logged before a power cut, and last the time of the cut."""
 
 
 def record(folder: Path, log: Path, rules: int) -> None:
@@ -73,7 +78,7 @@ def mounted(image: Path, folder: Path) -> Iterator[Path]:
         run("umount", str(folder))
 
 
-def cut(process: subprocess.Popen[bytes], image: Path, copy: Path, log: Path) -> list[tuple[int, float]]:
+def cut(process: subprocess.Popen[bytes], image: Path, copy: Path, log: Path) -> Written:
     """The device as it is, while nobody writes to it, and what had been logged."""
     device = run("losetup", "-j", str(image)).partition(":")[0]
     state = Path("/sys/block", Path(device).name)
@@ -94,41 +99,51 @@ def cut(process: subprocess.Popen[bytes], image: Path, copy: Path, log: Path) ->
         process.send_signal(signal.SIGCONT)
 
 
-@pytest.mark.box
-@pytest.mark.timeout(1200)
-def test_at_most_a_second_is_lost_and_the_next_start_goes_on(tmp_path: Path) -> None:
-    image, copy, log = (Path("/dev/shm") / f"edgert-{os.getpid()}.{one}" for one in ("disk", "copy", "log"))
-    chance, moments = random.Random(1), list[dict[str, float]]()
+def cuts(program: str, folder: Path, most: int, arguments: Sequence[Sequence[object]], each: int) -> Iterator[Written]:
+    """Cut the power ``most`` times, ``each`` times for a disk, whose image is then ``folder / "copy.img"``.
+
+    The recorder gets the folder, the log, and the next of ``arguments``.
+    """
+    shared = Path("/dev/shm", f"edgert-{os.getpid()}")
+    image, copy, log = (shared.with_suffix(f".{one}") for one in ("disk", "copy", "log"))
+    (folder / "copy.img").symlink_to(copy)
+    chance, disks = random.Random(1), itertools.cycle(arguments)
     try:
-        for number in range(MOMENTS):
-            if len(moments) >= MOMENTS:
-                break
+        while most > 0:
             with image.open("wb") as file:
                 file.truncate(64 << 20)
             run("mkfs.ext4", "-q", "-F", str(image))
-            with mounted(image, tmp_path / "disk") as disk:
-                command = [sys.executable, "-c", RECORDER, str(disk), str(log), str(number % 2)]
+            with mounted(image, folder / "disk") as disk:
+                command = [sys.executable, "-c", program, str(disk), str(log), *map(str, next(disks))]
                 with subprocess.Popen(command, cwd=ROOT, env=environment()) as process:
                     try:
-                        wait_until(lambda log=log: log.exists() and log.stat().st_size >= 1000)
-                        written = [(0, 0.0)]
-                        while len(moments) < MOMENTS and len(written) < FRAMES:
+                        wait_until(lambda: log.exists() and log.stat().st_size >= 1000)
+                        for _ in range(min(each, most)):
                             time.sleep(chance.uniform(0.0, 1.0))
-                            written = cut(process, image, copy, log)
-                            moments.append(check(copy, tmp_path / "copy", written))
+                            yield (written := cut(process, image, copy, log))
+                            most -= 1
+                            if len(written) >= FRAMES:
+                                break
                     finally:
                         process.kill()
             log.unlink()
     finally:
         for one in (image, copy, log):
             one.unlink(missing_ok=True)
+
+
+@pytest.mark.box
+@pytest.mark.timeout(1200)
+def test_at_most_a_second_is_lost_and_the_next_start_goes_on(tmp_path: Path) -> None:
+    found = cuts(RECORDER, tmp_path, MOMENTS, [[0], [1]], MOMENTS)
+    moments = [check(tmp_path / "copy.img", tmp_path / "copy", written) for written in found]
     worst_s = {name: max(lost[name] for lost in moments) for name in moments[0]}
     late = sum(max(lost.values()) > LOST_S for lost in moments)
     print(f"{len(moments)} power cuts, {late} lost more than {LOST_S} s, at worst in seconds: {worst_s}")
     assert late == 0
 
 
-def check(copy: Path, folder: Path, written: list[tuple[int, float]]) -> dict[str, float]:
+def check(copy: Path, folder: Path, written: Written) -> dict[str, float]:
     """Every file is readable, the next start adds to them; returns the seconds that were lost of each kind."""
     with mounted(copy, folder) as disk:
         *rows, (_, stopped) = written

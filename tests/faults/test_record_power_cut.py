@@ -1,9 +1,5 @@
 """Power cuts while a camera is recorded: as :mod:`tests.faults.test_power_cut`, with packets instead of images."""
 
-import os
-import random
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -21,13 +17,11 @@ from edgert.stages.sink.record.sink import RecordSink
 from edgert.stages.source.packets import Tap
 from edgert.stages.source.timeline import MediaClock
 from edgert.stages.zones.rules import Event, Events
-from tests.faults.test_power_cut import LOST_S, RATE_HZ, cut, frames_of, mounted, run
+from tests.faults.test_power_cut import FRAMES, LOST_S, RATE_HZ, Written, cuts, frames_of, mounted
 from tests.helpers.clips import write_clip
-from tests.helpers.command import ROOT, environment
 from tests.helpers.frames import frame_of, result_of
-from tests.helpers.waiting import wait_until
 
-MOMENTS, FRAMES = 60, 2400
+MOMENTS = 60
 WAYS: tuple[dict[str, Any], ...] = ({"rotate": {"size": "256KiB"}}, {}, {"clips": {"before": "0s", "longest": "1h"}})
 RECORDER = """
 import sys
@@ -83,38 +77,15 @@ def record(folder: Path, log: Path, clip: Path, way: int, most: int = FRAMES) ->
 @pytest.mark.box
 @pytest.mark.timeout(1200)
 def test_at_most_a_second_of_a_recording_is_lost_and_the_next_start_goes_on(tmp_path: Path) -> None:
-    image, copy, log = (Path("/dev/shm") / f"edgert-film-{os.getpid()}.{one}" for one in ("disk", "copy", "log"))
-    chance, lost_s = random.Random(1), list[float]()
     clip = write_clip(tmp_path / "clip.mp4", FRAMES, fps=RATE_HZ, size=(256, 64))
-    try:
-        for number in range(MOMENTS):
-            if len(lost_s) >= MOMENTS:
-                break
-            with image.open("wb") as file:
-                file.truncate(64 << 20)
-            run("mkfs.ext4", "-q", "-F", str(image))
-            with mounted(image, tmp_path / "disk") as disk:
-                command = [sys.executable, "-c", RECORDER, str(disk), str(log), str(clip), str(number % len(WAYS))]
-                with subprocess.Popen(command, cwd=ROOT, env=environment()) as process:
-                    try:
-                        wait_until(lambda log=log: log.exists() and log.stat().st_size >= 1000)
-                        written = [(0, 0.0)]
-                        for _ in range(7):
-                            time.sleep(chance.uniform(0.0, 1.0))
-                            written = cut(process, image, copy, log)
-                            lost_s.append(check(copy, tmp_path, clip, written))
-                    finally:
-                        process.kill()
-            log.unlink()
-    finally:
-        for one in (image, copy, log):
-            one.unlink(missing_ok=True)
+    found = cuts(RECORDER, tmp_path, MOMENTS, [(clip, way) for way in range(len(WAYS))], 7)
+    lost_s = [check(tmp_path / "copy.img", tmp_path, clip, written) for written in found]
     late = sum(lost > LOST_S for lost in lost_s)
     print(f"{len(lost_s)} power cuts, {late} lost more than {LOST_S} s, at worst {max(lost_s):.2f} s")
     assert late == 0
 
 
-def check(copy: Path, folder: Path, clip: Path, written: list[tuple[int, float]]) -> float:
+def check(copy: Path, folder: Path, clip: Path, written: Written) -> float:
     """What was written plays, and the next start adds to it; returns the seconds that were lost."""
     with mounted(copy, folder / "copy") as disk:
         *rows, (_, stopped) = written

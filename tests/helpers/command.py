@@ -1,6 +1,7 @@
 """Running ``edgert`` as a user does: a process of its own."""
 
 import io
+import json
 import os
 import signal
 import socket
@@ -9,6 +10,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from pathlib import Path
+from typing import Any
 from unittest.mock import patch
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -57,6 +59,22 @@ class ServerProcess:
             with self.process as process:
                 process.kill()
             self.process = None
+
+
+def with_doubles(libraries: Path, extra: Mapping[str, str], program: str, *arguments: object) -> tuple[Any, str]:
+    """Run a program of tests/helpers with doubles of NVIDIA libraries and no display; return its last line and log."""
+    plain = {name: value for name, value in os.environ.items() if name not in ("DISPLAY", "WAYLAND_DISPLAY")}
+    ran = subprocess.run(
+        [sys.executable, "-m", f"tests.helpers.{program}", *map(str, arguments)],
+        env={**plain, "LD_LIBRARY_PATH": str(libraries), **extra},
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert ran.returncode == 0, ran.stderr
+    return json.loads(ran.stdout.splitlines()[-1]), ran.stderr
 
 
 def environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 import shutil
 import subprocess
-import sys
 from collections.abc import Iterator
 from fractions import Fraction
 from pathlib import Path
@@ -23,6 +21,7 @@ from edgert.runtime.records import Result
 from edgert.stages.sink import encoders, gst_encoder
 from edgert.stages.sink.video import VideoSink
 from edgert.stages.source import gst_pipelines
+from tests.helpers.command import with_doubles
 from tests.helpers.frames import frame_of
 from tests.helpers.gst_encoder import STAND_IN, STEP_NS, instead_of_a_jetsons, level_of
 from tests.integration.test_sink_video import shown, write
@@ -238,18 +237,7 @@ def libraries(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def on_the_gpu(libraries: Path, path: Path, environment: dict[str, str], **settings: object) -> tuple[Any, str]:
     """What came of a run with frames on the GPU, and what was logged."""
-    plain = {name: value for name, value in os.environ.items() if name not in ("DISPLAY", "WAYLAND_DISPLAY")}
-    ran = subprocess.run(
-        [sys.executable, "-m", "tests.helpers.gst_encoder", path, json.dumps(settings)],
-        env={**plain, "LD_LIBRARY_PATH": str(libraries), **environment},
-        cwd=Path(__file__).parents[2],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert ran.returncode == 0, ran.stderr
-    return json.loads(ran.stdout.splitlines()[-1]), ran.stderr
+    return with_doubles(libraries, environment, "gst_encoder", path, json.dumps(settings))
 
 
 def test_images_on_the_gpu_go_into_video_memory_and_none_comes_down(

@@ -6,10 +6,8 @@ What a board's camera does is a pool with as many buffers as the written pipelin
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +15,7 @@ import pytest
 
 from edgert.stages.source.gst_pipelines import OUTPUT_BUFFERS
 from tests.helpers import nvmm_camera
+from tests.helpers.command import with_doubles
 
 pytest.importorskip("gi", reason="PyGObject (gi) is not installed: sudo apt install python3-gi gir1.2-gstreamer-1.0")
 pytestmark = pytest.mark.skipif(not shutil.which("gcc"), reason="there is no C compiler (gcc)")
@@ -47,23 +46,12 @@ def camera(
     libraries: Path, fails: str = "", display: str = "", program: str = "nvmm_camera", **settings: object
 ) -> tuple[dict[str, Any], str]:
     """What came of a run, and what was logged."""
-    plain = {name: value for name, value in os.environ.items() if name not in ("DISPLAY", "WAYLAND_DISPLAY")}
-    environment = {**plain, "LD_LIBRARY_PATH": str(libraries), "NVMM_FAILS": fails}
-    ran = subprocess.run(
-        [sys.executable, "-m", f"tests.helpers.{program}", json.dumps({"pool": OUTPUT_BUFFERS, **settings})],
-        env={**environment, **({"DISPLAY": display} if display else {})},
-        cwd=Path(__file__).parents[2],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert ran.returncode == 0, ran.stderr
-    found: dict[str, Any] = json.loads(ran.stdout.splitlines()[-1])
+    environment = {"NVMM_FAILS": fails, **({"DISPLAY": display} if display else {})}
+    found, log = with_doubles(libraries, environment, program, json.dumps({"pool": OUTPUT_BUFFERS, **settings}))
     assert (
         found["ended"] and found["calls"]["cuGraphicsMapResources"] == found["calls"]["cuGraphicsUnmapResources"] == 0
     )
-    return found, ran.stderr
+    return found, log
 
 
 def test_of_5000_frames_none_is_lost_and_each_buffer_is_mapped_once(libraries: Path) -> None:
