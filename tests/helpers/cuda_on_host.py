@@ -23,7 +23,6 @@ _COMPILER = shutil.which("g++")
 _FOLDER = tempfile.TemporaryDirectory(prefix="edgert-kernels-")
 _HIGH = re.compile(r'asm\("mad\.hi\.u32.*?\);')
 _WIDE = re.compile(r'asm\("cvt\.f32\.f16 %0, %1;" : "=f"\((\w+)\) : "h"\((.*)\)\);')
-
 _SATURATED = re.compile(r'asm\("fma\.rn\.sat\.f32 .*?" : "=f"\((\w+)\) : "f"\((.*?)\), "f"\((.*?)\), "f"\((.*?)\)\);')
 
 

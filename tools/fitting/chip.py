@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from itertools import combinations
 
 import numpy as np
+import scipy
 import yaml
-from scipy.stats import spearmanr
 
 from edgert.board.record import board
 from edgert.placement.cost.coefficients import (
@@ -154,7 +154,7 @@ def rank_correlation(trials: Sequence[Trial]) -> float | None:
     """Return Spearman's correlation of predicted and published times; None below eight rows."""
     if len(trials) < _RANKED:
         return None
-    return float(spearmanr([trial.predicted_ms for trial in trials], [trial.row.time_ms for trial in trials])[0])
+    return float(scipy.stats.spearmanr([(trial.predicted_ms, trial.row.time_ms) for trial in trials])[0])
 
 
 def text(found: Coefficients | Sisters) -> str:

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from scipy.optimize import minimize, minimize_scalar
+import scipy
 
 from edgert.board.record import board
 from edgert.placement.contention import Contention
@@ -143,7 +143,7 @@ def fit_fp16_share(dla: DlaCost) -> DlaCost:
             total += abs(np.log(times[0] / times[1] / ratio))
         return total
 
-    found = minimize_scalar(error, bounds=(np.log(0.005), np.log(0.5)), method="bounded")
+    found = scipy.optimize.minimize_scalar(error, bounds=(np.log(0.005), np.log(0.5)), method="bounded")
     return dla.model_copy(update={"fp16_share": float(np.exp(found.x))})
 
 
@@ -154,7 +154,7 @@ def fit_sparse(dla: DlaCost, but: str = "") -> DlaCost:
         gains = sparse_gains(dla.model_copy(update={"sparse_speedup": speedup}))
         return sum(abs(np.log(made / real)) for (name, _), (made, real) in gains.items() if name != but)
 
-    found = minimize_scalar(error, bounds=(1.0, 2.0), method="bounded")
+    found = scipy.optimize.minimize_scalar(error, bounds=(1.0, 2.0), method="bounded")
     return dla.model_copy(update={"sparse_speedup": float(found.x)})
 
 
@@ -185,7 +185,7 @@ def fit_transition(gpu: GpuCost) -> TransitionCost:
 
 def fit_contention() -> ContentionCost:
     """Return the shares of the DRAM's bandwidth with the least mean relative error."""
-    found = minimize(lambda shares: contention_error(*shares), (0.6, 0.3), method="Nelder-Mead")
+    found = scipy.optimize.minimize(lambda shares: contention_error(*shares), (0.6, 0.3), method="Nelder-Mead")
     ceiling, floor = found.x
     return ContentionCost(ceiling=float(ceiling), floor=float(floor))
 

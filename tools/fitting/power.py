@@ -6,8 +6,8 @@ from functools import cache
 from typing import Any
 
 import numpy as np
+import scipy
 import yaml
-from scipy.optimize import least_squares
 
 from edgert.board.record import Board, board
 from edgert.board.sections import Mode
@@ -143,7 +143,7 @@ def fit_power(soc: str, rows: Sequence[Draw], start: Mapping[str, float]) -> Sol
         shares = [0.3 * np.log(_ratio(cost, mode, gain) / ratio) for mode, gain, ratio in ratios]
         return np.concatenate([errors, shares, pulls * (values - first)])
 
-    found = least_squares(residuals, first, loss="soft_l1", f_scale=_OUTLIER)
+    found = scipy.optimize.least_squares(residuals, first, loss="soft_l1", f_scale=_OUTLIER)
     return solution(found.x)
 
 

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-from scipy.optimize import least_squares
+import scipy
 
 from edgert.placement.cost.coefficients import DlaCost, GpuCost
 from edgert.placement.cost.work import Numbers
@@ -71,7 +71,7 @@ def fit(
         errors = weights * (np.log(design.predict_ms(found.cost, found.call_us)) - measured)
         return np.concatenate([errors, _PULL * (values - prior)])
 
-    found = least_squares(
+    found = scipy.optimize.least_squares(
         residuals, np.minimum(begin, highest - 1e-3), bounds=(-np.inf, highest), loss="cauchy", f_scale=_OUTLIER,
         max_nfev=60,
     )  # fmt: skip

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.optimize import least_squares
+import scipy
 
 from edgert.board.record import Board
 from edgert.board.sections import Mode
@@ -86,7 +86,8 @@ def fit_shares(rows: Sequence[Together], gpu: GpuCost, dla: DlaCost, start: Cont
         errors = [np.log(predict_fps(row, gpu, dla, cost(values)) / row.fps) for row in rows]
         return np.concatenate([errors, _PULL * (values - first)])
 
-    found = least_squares(residuals, first, bounds=(-np.inf, 0.0), loss="cauchy", f_scale=_OUTLIER, diff_step=0.02)
+    how = {"loss": "cauchy", "f_scale": _OUTLIER, "diff_step": 0.02}
+    found = scipy.optimize.least_squares(residuals, first, bounds=(-np.inf, 0.0), **how)
     return cost(found.x)
 
 

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
-from scipy.stats import entropy as scipy_entropy
+import scipy
 
 from edgert.errors import CalibrationError
 from edgert.quantization.calibration.threshold import (
@@ -140,7 +140,7 @@ def slow_divergence(bins: Array, last: int) -> float:
         full = [k for k in own if bins[k] > 0]
         for k in full:
             quantized[k] = bins[full].sum() / len(full)
-    return float(scipy_entropy(reference, quantized))
+    return float(scipy.stats.entropy(reference, quantized))
 
 
 def plain_divergence(bins: Array, last: int) -> float:

@@ -5,7 +5,7 @@ import math
 
 import numpy as np
 import pytest
-from scipy.optimize import linear_sum_assignment
+import scipy
 
 from edgert.config import KeypointsTask
 from edgert.stages.crop import Geometry
@@ -159,7 +159,7 @@ def their_bodies(parts: np.ndarray, fields: np.ndarray) -> list[dict[int, tuple[
             [[their_score(fields[2 * link], fields[2 * link + 1], one, two) for two in found[b]] for one in found[a]]
         )
         if scores.size:
-            for i, j in zip(*linear_sum_assignment(-scores), strict=True):
+            for i, j in zip(*scipy.optimize.linear_sum_assignment(-scores), strict=True):
                 if scores[i, j] > 0.1:
                     near.setdefault((a, i), []).append((b, j))
                     near.setdefault((b, j), []).append((a, i))
