@@ -62,8 +62,7 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
         yield opened
 
 
-_kept = dict[str, object]()
-"""Modules that outlive a test, by name."""
+_kept = set[str]()  # names of modules that outlive a test
 
 
 @pytest.fixture(autouse=True)
@@ -71,13 +70,11 @@ def _modules_of_users_are_forgotten(tmp_path_factory: pytest.TempPathFactory) ->
     """A module of one test's folder would be what the next test of this process imports under that name."""
     yield
     folder = f"{tmp_path_factory.getbasetemp()}/"
-    for name, module in [*sys.modules.items()]:
-        if _kept.get(name) is module:
-            continue
-        if str(getattr(module, "__file__", None)).startswith(folder):
+    for name in sys.modules.keys() - _kept:
+        if str(getattr(sys.modules[name], "__file__", None)).startswith(folder):
             del sys.modules[name]
         else:
-            _kept[name] = module
+            _kept.add(name)
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -81,7 +81,7 @@ def ask(port: int, path: str) -> tuple[int, str]:
 
 
 @pytest.mark.timing  # it compares the times until cameras are back
-@pytest.mark.parametrize("kills", [4, pytest.param(20, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("kills", [3, pytest.param(20, marks=pytest.mark.slow)])
 def test_every_kill_is_a_reconnect(kills: int, tmp_path: Path) -> None:
     few = kills < 20
     apart_s = (0.3, 1.0) if few else (1.0, 3.0)

@@ -44,8 +44,7 @@ record(Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3]))
 """
 
 
-Written = list[tuple[int, float]]
-"""What was logged before a power cut, and last the time of the cut."""
+Written = list[tuple[int, float]]  # what was logged before a power cut, and last the time of the cut
 
 
 def record(folder: Path, log: Path, rules: int) -> None:
@@ -88,10 +87,8 @@ def cut(process: subprocess.Popen[bytes], image: Path, copy: Path, log: Path) ->
         while True:
             before = (state / "stat").read_text(), (state / "inflight").read_text().split()
             shutil.copyfile(image, copy)
-            if before[1] == ["0", "0"] and before == (
-                (state / "stat").read_text(),
-                (state / "inflight").read_text().split(),
-            ):
+            after = (state / "stat").read_text(), (state / "inflight").read_text().split()
+            if after == before and before[1] == ["0", "0"]:
                 break
         rows = [line.split() for line in log.read_text().splitlines()]
         return [*((int(number), float(at)) for number, at in rows), (-1, stopped)]

@@ -9,11 +9,15 @@ import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
+import typer.main
+
 ROOT = Path(__file__).resolve().parents[2]
+_made_once = lru_cache(typer.main.get_command)
 
 
 def free_port() -> int:
@@ -113,7 +117,8 @@ def in_process(*arguments: str, cwd: Path, env: Mapping[str, str] | None = None)
 @contextmanager
 def _as_typed(arguments: tuple[str, ...], cwd: Path, env: Mapping[str, str]) -> Iterator[None]:
     before = Path.cwd()
-    with patch.object(sys, "argv", ["edgert", *arguments]), patch.dict(os.environ, env):
+    command = patch.object(typer.main, "get_command", _made_once)  # it takes Typer 26 ms, each time
+    with command, patch.object(sys, "argv", ["edgert", *arguments]), patch.dict(os.environ, env):
         os.chdir(cwd)
         try:
             yield

@@ -48,9 +48,8 @@ def camera(
     """What came of a run, and what was logged."""
     environment = {"NVMM_FAILS": fails, **({"DISPLAY": display} if display else {})}
     found, log = with_doubles(libraries, environment, program, json.dumps({"pool": OUTPUT_BUFFERS, **settings}))
-    assert (
-        found["ended"] and found["calls"]["cuGraphicsMapResources"] == found["calls"]["cuGraphicsUnmapResources"] == 0
-    )
+    calls = found["calls"]
+    assert found["ended"] and calls["cuGraphicsMapResources"] == calls["cuGraphicsUnmapResources"] == 0
     return found, log
 
 
