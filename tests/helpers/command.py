@@ -14,10 +14,8 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-import typer.main
-
 ROOT = Path(__file__).resolve().parents[2]
-_made_once = lru_cache(typer.main.get_command)
+_once: Any = lru_cache(lru_cache)  # the cached form of a function, the same each time
 
 
 def free_port() -> int:
@@ -117,7 +115,9 @@ def in_process(*arguments: str, cwd: Path, env: Mapping[str, str] | None = None)
 @contextmanager
 def _as_typed(arguments: tuple[str, ...], cwd: Path, env: Mapping[str, str]) -> Iterator[None]:
     before = Path.cwd()
-    command = patch.object(typer.main, "get_command", _made_once)  # it takes Typer 26 ms, each time
+    from typer import main as typer_main
+
+    command = patch.object(typer_main, "get_command", _once(typer_main.get_command))  # it takes Typer 26 ms, each time
     with command, patch.object(sys, "argv", ["edgert", *arguments]), patch.dict(os.environ, env):
         os.chdir(cwd)
         try:
