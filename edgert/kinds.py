@@ -97,7 +97,7 @@ class Registry:
 
     def missing(self, found: object) -> str:
         """Return why an object is no class of this sort; empty if it is one."""
-        if not isinstance(found, type) and found not in self.own.values():  # edgert's own sources are records
+        if not isinstance(found, type) and all(found is not own for own in self.own.values()):  # a source's record
             return "is not a class"
         for name, wanted in self.facts.items():
             if not isinstance(getattr(found, name, None), wanted):

@@ -112,6 +112,7 @@ def test_a_package_cannot_take_a_name_of_edgert(site: Path, tmp_path: Path) -> N
         ("1 / 0", "bad:Csv", "ZeroDivisionError"),
         (SINK, "bad:Cvs", "no attribute 'Cvs'"),
         ("def Csv(): pass", "bad:Csv", "bad:Csv is not a class"),
+        ("import numpy; Csv = numpy.arange(3)", "bad:Csv", "bad:Csv is not a class"),
         ("class Csv: pass", "bad:Csv", "has no takes_images: ClassVar[bool]"),
         (SINK.replace("takes_images", "takes_pixels"), "bad:Csv", "has no takes_images: ClassVar[bool]"),
         (SINK.replace("def make", "def male"), "bad:Csv", "has no method make"),
