@@ -106,7 +106,7 @@ class Running:
         self._footprint: Footprint | None = None
         if file.config.budgets.memory is not None or not fits_easily(file):
             before_planning()  # it ends the start of a GPU's context, whose memory would be counted as used
-            self.file, self._footprint = fit_memory(file, has_engines=self.is_unpacked)
+            self.file, self._footprint = fit_memory(file, has_engines=bool(self.prepared_why))
         bar = counting(on_progress)
         self.assembly = assemble(self.file, callbacks=callbacks, bar=bar, strict=strict, environment=environment)
         self._log_precision()
@@ -375,9 +375,11 @@ class Running:
         return Control(self)
 
     @property
-    def is_unpacked(self) -> bool:
-        """Whether its file comes from a bundle, or was changed to emulate a board."""
-        return self._environment.engines is not None or bool(self.label)
+    def prepared_why(self) -> str:
+        """Why its file is not the user's, as part of an error; empty where it is."""
+        if self.label:
+            return "it emulates a board"
+        return "" if self._environment.engines is None else "it runs from a bundle"
 
     def prepare_budgets(self, file: PipelineFile) -> Callable[[], None]:
         """Check a changed pipeline's budgets; return a function that applies them.

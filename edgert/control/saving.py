@@ -16,8 +16,8 @@ def save(run: Controlled) -> dict[str, Any]:
     """Write the overlay of the pipeline's file; see :meth:`Control.save`."""
     document = run.file.document
     path, base = document.path, document.base
-    if run.is_unpacked or base is None or not path.is_file():
-        why = "it runs from a bundle" if run.is_unpacked else "it was given as a mapping, or its file was removed"
+    if run.prepared_why or base is None or not path.is_file():
+        why = run.prepared_why or "it was given as a mapping, or its file was removed"
         raise StageError("this pipeline cannot be saved", why=why, fix="run it from a file")
     if path.parent == installation.data_folder("pipelines"):
         raise StageError("this pipeline cannot be saved", why="its file comes with edgert", fix=f"run a copy of {path}")

@@ -45,8 +45,8 @@ class Run(Protocol):
         """Lock that is held while the pipeline is changed."""
 
     @property
-    def is_unpacked(self) -> bool:
-        """Whether its file comes from a bundle."""
+    def prepared_why(self) -> str:
+        """Why its file is not the user's, as part of an error; empty where it is."""
 
     @property
     def swaps(self) -> Mapping[str, Any]:
@@ -104,9 +104,9 @@ def check_swap(run: Run, name: str, onnx: Path, terms: Terms) -> NewModel:
     if name not in config.models:
         fix = f"models: {', '.join(config.models)}"
         raise ConfigError(f"unknown model {name!r}{nearest(name, config.models)}", fix=fix)
-    if run.is_unpacked:
-        fix = "edgert build a bundle with the new model, and run that"
-        raise StageError(what, why="it is part of a bundle", fix=fix)
+    if run.prepared_why:
+        fix = "run a file or build a bundle with the new model"
+        raise StageError(what, why=f"{run.prepared_why}, whose models are prepared before", fix=fix)
     users = [stage.infer for stage in config.stages.values() if isinstance(stage, InferStage)]
     turns = next((chain for one in users if name in (chain := flow.variants_of(config.models, one)) and chain[1:]), ())
     if turns:

@@ -7,6 +7,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -254,6 +255,21 @@ def test_bad_requests_change_nothing(running: Pipeline, folder: Path) -> None:
         with pytest.raises(kind, match=what):
             request()
     assert running.file is file and running.control.show()["swaps"] == {}
+
+
+@pytest.mark.parametrize(
+    "changes, why",
+    [({"engines": {}}, "it runs from a bundle"), ({"label": "simulated: board"}, "it emulates a board")],
+)
+def test_models_that_were_prepared_before_stay(
+    running: Pipeline, folder: Path, changes: dict[str, Any], why: str
+) -> None:
+    run = running._running
+    run._environment = replace(run._environment, **changes)
+    with pytest.raises(StageError, match=why):
+        running.control.swap("parts", folder / "same.onnx")
+    with pytest.raises(StageError, match=why):
+        running.control.save()
 
 
 def test_a_swap_is_given_up_while_it_is_judged(running: Pipeline, seen: Seen, folder: Path) -> None:

@@ -29,7 +29,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         candidate, "_check_task", lambda *_: None
     )  # the small network writes vectors, which are all alike
     monkeypatch.setattr(candidate, "measure_memory", lambda *_: 0)
-    monkeypatch.setattr(Running, "is_unpacked", False)
+    monkeypatch.setattr(Running, "prepared_why", "")
 
 
 @pytest.mark.parametrize("batch", ["", ", batch: {max: 4, wait: 5ms}"])
