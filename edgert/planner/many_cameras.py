@@ -13,7 +13,6 @@ from edgert.config.stages import SourceStage
 from edgert.errors import ConfigError, EdgertError
 from edgert.placement.integer import Program
 from edgert.placement.plan_record import Row
-from edgert.planner.plan_page import PlanPage
 from edgert.planner.plan_text import row_text, verdict_text
 from edgert.planner.planning import ALL, plan_boards
 from edgert.report.numbers import counted, significant
@@ -318,5 +317,5 @@ def render(plan: CameraPlan) -> str:
     )
     tables = (Table("Boards and modes", columns, head=1, sortable=True, stacked=True),)
     contents = {"boards": "Boards", "notes": "What was assumed"}
-    shown = PlanPage(contents, Part(charts=(), tables=tables), (), tuple(sentences(plan)))
+    shown = {"contents": contents, "overview": Part(tables=tables), "boards": (), "notes": list(sentences(plan))}
     return render_page("plan.html.j2", head, shown)

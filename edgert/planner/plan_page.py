@@ -1,73 +1,38 @@
 """Plan as one HTML file: verdict, chart and table of modes and placements, and drawings of the chosen one."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 
-from edgert.placement.plan_record import BoardPlan, Plan, Row, Verdict
+from edgert.placement.plan_record import BoardPlan, ModelRow, Plan, Row, Verdict
 from edgert.planner import pareto, plan_text
-from edgert.planner.unit_section import ModelView, model_view
+from edgert.planner.unit_section import model_section
 from edgert.report import page, scatter
 from edgert.report.numbers import counted, significant, size
 from edgert.report.page import Cell, Chart, Column, Figure, Part, Table
 
 
-@dataclass(frozen=True, slots=True)
-class BoardView:
-    """Contents of the page about one board.
-
-    Attributes:
-        name, title: name and full name of the board.
-        rows: chart and table of its modes and placements.
-        advice: sentences below the table.
-        memory: parts of the best row's memory; None without a row.
-        models: views of the best row's models.
-        summary: text that unfolds the board; empty where the board is always shown.
-    """
-
-    name: str
-    title: str
-    rows: Part
-    advice: tuple[str, ...]
-    memory: Table | None
-    models: tuple[ModelView, ...]
-    summary: str
-
-
-@dataclass(frozen=True, slots=True)
-class PlanPage:
-    """Contents of the plan page.
-
-    Attributes:
-        contents: id → title of every section in the table of contents.
-        overview: chart and table of the boards; None for one board.
-        boards: views of the boards.
-        notes: assumptions of the plan.
-    """
-
-    contents: Mapping[str, str]
-    overview: Part | None
-    boards: tuple[BoardView, ...]
-    notes: tuple[str, ...]
-
-
 def render(plan: Plan) -> str:
     """Return the plan as an HTML document; equal plans give equal text."""
     several = len(plan.boards) > 1  # eighteen unfolded boards would fill forty screens
-    boards = tuple(_board(board, is_whole=not several) for board in plan.boards)
-    shown = PlanPage(dict(_contents(plan, boards)), _overview(plan) if several else None, boards, tuple(plan.notes))
+    shown = {
+        "contents": dict(_contents(plan)),
+        "overview": _overview(plan) if several else None,
+        "boards": [_board(board, is_whole=not several) for board in plan.boards],
+        "notes": plan.notes,
+    }
     return page.render("plan.html.j2", _head(plan), shown)
 
 
-def _contents(plan: Plan, boards: Sequence[BoardView]) -> Iterator[tuple[str, str]]:
-    if len(boards) > 1:  # only one link for each board; fifty would be too many
+def _contents(plan: Plan) -> Iterator[tuple[str, str]]:
+    """Yield id and title of every section in the table of contents."""
+    if len(plan.boards) > 1:  # only one link for each board; fifty would be too many
         yield "boards", "Boards"
-        yield from ((board.name, board.title) for board in boards)
+        yield from ((board.board, board.title) for board in plan.boards)
     else:
-        (board,) = boards
-        yield board.name, f"{board.title}: modes and placements"
-        if board.memory:
-            yield f"{board.name}-memory", f"Memory on {board.title}"
-        yield from ((model.id, model.title) for model in board.models)
+        (board,) = plan.boards
+        yield board.board, f"{board.title}: modes and placements"
+        if board.best:
+            yield f"{board.board}-memory", f"Memory on {board.title}"
+        yield from ((name, title) for name, title, _ in _models(board))
     if plan.notes:
         yield "notes", "What was assumed"
 
@@ -119,25 +84,27 @@ def _overview(plan: Plan) -> Part:
     return Part(charts=tuple(_chart(pareto.plan_points(plan), about)), tables=(table,))
 
 
-def _board(board: BoardPlan, *, is_whole: bool) -> BoardView:
+def _board(board: BoardPlan, *, is_whole: bool) -> dict[str, object]:
+    """Return the contents about a board; a click on the text ``summary`` unfolds them, unless the page ``is_whole``."""
+    about = "Modes and placements, numbered as in the table."
+    folded = f"{counted(len(board.rows), 'row')} of modes and placements, memory, and where nodes run"
+    return {
+        "name": board.board,
+        "title": board.title,
+        "rows": Part(charts=tuple(_chart(pareto.board_points(board), about)), tables=(_rows(board),)),
+        "advice": [*board.advice, *(f"{text}: not planned" for text in board.skipped)],
+        "memory": _memory(board.best) if board.best else None,
+        "models": [model_section(model, name, title, is_whole=is_whole) for name, title, model in _models(board)],
+        "summary": "" if is_whole else folded,
+    }
+
+
+def _models(board: BoardPlan) -> Iterator[tuple[str, str, ModelRow]]:
+    """Yield the id and title of the section about each model of the best row, and the model."""
     row = board.best
-    models = row.models if row else ()
     mode = f", {row.mode}" if row and row.mode else ""
-    return BoardView(
-        board.board,
-        board.title,
-        Part(
-            charts=tuple(_chart(pareto.board_points(board), "Modes and placements, numbered as in the table.")),
-            tables=(_rows(board),),
-        ),
-        (*board.advice, *(f"{text}: not planned" for text in board.skipped)),
-        _memory(row) if row else None,
-        tuple(
-            model_view(model, f"{board.board}-{model.name}", f"{model.name} on {board.title}{mode}", is_whole=is_whole)
-            for model in models
-        ),
-        "" if is_whole else f"{counted(len(board.rows), 'row')} of modes and placements, memory, and where nodes run",
-    )
+    for model in row.models if row else ():
+        yield f"{board.board}-{model.name}", f"{model.name} on {board.title}{mode}", model
 
 
 def _chart(points: Sequence[pareto.Point], about: str) -> Iterator[Chart]:

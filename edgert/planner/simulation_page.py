@@ -1,7 +1,6 @@
 """Simulation as one HTML file: verdict, one second in detail, figures over time, and counts of each stage."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
 from edgert.budget.loop import GovernorReport
 from edgert.planner.plan_text import error_text
@@ -47,43 +46,20 @@ def verdict_text(simulation: Simulation) -> str:
     return simulation.words or doubts or ("budgets kept" if simulation.checks else "")
 
 
-@dataclass(frozen=True, slots=True)
-class SimulationPage:
-    """Contents of the simulation page; None for sections that it leaves out.
-
-    Attributes:
-        second: one second in detail.
-        moving: charts of figures that changed over time.
-        steady: charts of figures that hardly changed, which are folded.
-        summary: text that unfolds the steady charts.
-        stages: table of the results of each stage.
-        governor: actions of the governor.
-        notes: assumptions of the simulation.
-    """
-
-    second: Part | None
-    moving: Part
-    steady: Part
-    summary: str
-    stages: Table
-    governor: Part | None
-    notes: tuple[str, ...]
-
-
 def render(simulation: Simulation) -> str:
     """Return the simulation as an HTML document; equal simulations give equal text."""
     played = simulation.played
     charts = list(_charts(simulation)) if played.moments else []
-    moving = tuple(one.chart for one in charts if not one.steady)
-    shown = SimulationPage(
-        _second(played.second) if played.second is not None and played.second.spans else None,
-        Part(absent="" if charts else "The sources ended before a second was over.", charts=moving),
-        Part(charts=tuple(one.chart for one in charts if one.steady)),
-        "; ".join(f"{one.chart.caption.lower()} {one.steady}" for one in charts if one.steady),
-        _stages(simulation),
-        None if played.governed is None else _governor(played.governed),
-        tuple(simulation.notes),
-    )
+    moving = [chart for chart, steady in charts if not steady]
+    shown = {
+        "second": _second(played.second) if played.second is not None and played.second.spans else None,
+        "moving": Part(absent="" if charts else "The sources ended before a second was over.", charts=moving),
+        "steady": Part(charts=[chart for chart, steady in charts if steady]),
+        "summary": "; ".join(f"{chart.caption.lower()} {steady}" for chart, steady in charts if steady),
+        "stages": _stages(simulation),
+        "governor": None if played.governed is None else _governor(played.governed),
+        "notes": simulation.notes,
+    }
     return page.render("simulation.html.j2", _head(simulation), shown)
 
 
@@ -125,19 +101,12 @@ def _error_suffix(error: float | None) -> str:
     return "; error unknown" if error is None else f"; ±{_SPACE}{error:.0%}"
 
 
-@dataclass(frozen=True, slots=True)
-class _TimeChart:
-    """Chart over time, and the values of its lines as text if all lines are nearly flat; otherwise empty."""
-
-    chart: Chart
-    steady: str
-
-
 _STEADY = 0.02
 """Largest change of a flat line, as a share of its largest value."""
 
 
-def _charts(simulation: Simulation) -> Iterator[_TimeChart]:
+def _charts(simulation: Simulation) -> Iterator[tuple[Chart, str]]:
+    """Yield charts over time, each with its lines' values as text if all lines are nearly flat; else an empty text."""
     moments, budgets = simulation.played.moments, simulation.budgets
     yield _chart("Frames per second", moments, [("fps", lambda one: one.fps)], significant)
     latency: list[tuple[str, _Value]] = [("p99", lambda one: one.p99_ms), ("p50", lambda one: one.p50_ms)]
@@ -170,14 +139,14 @@ def _chart(
     lines: Iterable[tuple[str, _Value]],
     show: Callable[[float], str],
     limit: float | None = None,
-) -> _TimeChart:
+) -> tuple[Chart, str]:
     series = [Series(label, [value(one) for one in moments]) for label, value in lines]
     drawn = series_chart([one.at_s for one in moments], series, title=title, show=show, limit=limit)
     known = [[value for value in one.values if value is not None] for one in series]
     is_flat = all(values and max(values) - min(values) <= _STEADY * abs(max(values)) for values in known)
     steady = ", ".join(show(values[-1]) for values in known) if is_flat else ""
     keys = [(one.label, f"line{number}") for number, one in enumerate(series)] if len(series) > 1 else []
-    return _TimeChart(Chart(drawn, title, keys), steady)
+    return Chart(drawn, title, keys), steady
 
 
 def _stages(simulation: Simulation) -> Table:

@@ -6,14 +6,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 
-from markupsafe import Markup
-
 from edgert.placement.plan_record import EngineRow, ModelRow
 from edgert.placement.problem import Edge, Network
 from edgert.planner import plan_text
 from edgert.report import diagram, scatter
 from edgert.report.numbers import counted, share, significant, size
-from edgert.report.page import Cell, Column, Table
+from edgert.report.page import Cell, Chart, Column, Table
 
 MOST_BOXES = 64
 """Maximum number of units in one image; larger networks are drawn as blocks."""
@@ -136,60 +134,8 @@ def _label(paths: Sequence[tuple[str, ...]], first: int, end: int, depth: int) -
 # Contents of the page.
 
 
-@dataclass(frozen=True, slots=True)
-class Drawing:
-    """Drawing of boxes and lines, with the legend of its colors.
-
-    Attributes:
-        image: SVG in its natural size.
-        title: title of the drawing.
-        unit: unit of the numbers that colors represent.
-        keys: (text, class) of each color.
-    """
-
-    image: Markup
-    title: str
-    unit: str
-    keys: tuple[tuple[str, str], ...]
-
-
-@dataclass(frozen=True, slots=True)
-class EngineView:
-    """Contents of the page about one engine.
-
-    Attributes:
-        id: id of the element with the drawing of all units.
-        share: share of the frames that the engine runs, as text.
-        accelerators: accelerators in the order of the legend.
-        few: sentence on how few units take half of the time.
-        main: drawing of the units, or of blocks if there are many units.
-        whole: drawing of all units if ``main`` has blocks; None if there is none.
-        remark: note on units that the table leaves out.
-        table: sortable table of units, the slowest first.
-    """
-
-    id: str
-    share: str
-    accelerators: tuple[str, ...]
-    few: str
-    main: Drawing | None
-    whole: Drawing | None
-    remark: str
-    table: Table
-
-
-@dataclass(frozen=True, slots=True)
-class ModelView:
-    """Section about a model: its id and title, a sentence, and its engines, the one with the most frames first."""
-
-    id: str
-    title: str
-    about: str
-    engines: tuple[EngineView, ...]
-
-
-def model_view(model: ModelRow, name: str, title: str, *, is_whole: bool) -> ModelView:
-    """Return the section about a model.
+def model_section(model: ModelRow, name: str, title: str, *, is_whole: bool) -> dict[str, object]:
+    """Return the section about a model: a sentence, and its engines, the one with the most frames first.
 
     Args:
         model: row of the model in the plan.
@@ -199,11 +145,12 @@ def model_view(model: ModelRow, name: str, title: str, *, is_whole: bool) -> Mod
     """
     engines = sorted(model.engines, key=lambda engine: -engine.share)
     about = f"{significant(model.rate_hz)} runs a second asked; one run alone takes {significant(model.latency_ms)} ms."
-    views = (_engine(model, engine, f"{name}-{number}-all", is_whole) for number, engine in enumerate(engines))
-    return ModelView(name, title, about, tuple(views))
+    shown = [_engine(model, engine, f"{name}-{number}-all", is_whole) for number, engine in enumerate(engines)]
+    return {"id": name, "title": title, "about": about, "engines": shown}
 
 
-def _engine(model: ModelRow, engine: EngineRow, name: str, is_whole: bool) -> EngineView:
+def _engine(model: ModelRow, engine: EngineRow, name: str, is_whole: bool) -> dict[str, object]:
+    """Return the contents about an engine; ``name`` is the id of the drawing of all units, where blocks come first."""
     rows, network = unit_rows(model.network, engine), model.network
     is_large = len(rows) > MOST_BOXES
     half = units_in_half(rows)
@@ -212,16 +159,19 @@ def _engine(model: ModelRow, engine: EngineRow, name: str, is_whole: bool) -> En
     if not is_whole and len(rows) > _SLOWEST:
         remark = f"The {_SLOWEST} slowest; a plan of this board alone lists and draws all of them."
         listed = listed[:_SLOWEST]
-    main = _blocks(network, engine, rows) if is_large else _units(network, engine, rows) if rows else None
-    whole = _units(network, engine, rows) if is_large and is_whole else None
-    few = few if len(rows) > 1 else ""
-    share_text = plan_text.share_text(engine)
-    blocks = _unit_blocks(rows) if is_large else ()
-    table = _table(model.name, listed, blocks)
-    return EngineView(name, share_text, engine.accelerators, few, main, whole, remark, table)
+    return {
+        "id": name,
+        "share": plan_text.share_text(engine),
+        "accelerators": engine.accelerators,
+        "few": few if len(rows) > 1 else "",
+        "main": _blocks(network, engine, rows) if is_large else _units(network, engine, rows) if rows else None,
+        "whole": _units(network, engine, rows) if is_large and is_whole else None,
+        "remark": remark,
+        "table": _table(model.name, listed, _unit_blocks(rows) if is_large else ()),
+    }
 
 
-def _units(network: Network, engine: EngineRow, rows: Sequence[UnitRow]) -> Drawing:
+def _units(network: Network, engine: EngineRow, rows: Sequence[UnitRow]) -> Chart:
     heat = scatter.heat_of([row.time_ms for row in rows])
     groups = [n for n, block in enumerate(_unit_blocks(rows)) for _ in range(block.first, block.end)]
     boxes = []
@@ -236,10 +186,10 @@ def _units(network: Network, engine: EngineRow, rows: Sequence[UnitRow]) -> Draw
     return _draw(boxes, lines, heat, "unit")
 
 
-def _draw(boxes: Sequence[diagram.Box], lines: Sequence[diagram.Line], heat: scatter.Heat, what: str) -> Drawing:
+def _draw(boxes: Sequence[diagram.Box], lines: Sequence[diagram.Line], heat: scatter.Heat, what: str) -> Chart:
     title = f"{what}s of the network, colored by time, striped by accelerator"
     image = diagram.network_image(boxes, lines, title=title)
-    return Drawing(image, title, f"milliseconds of a {what}", heat.keys(significant))
+    return Chart(image, title, heat.keys(significant), f"milliseconds of a {what}")
 
 
 def _about(row: UnitRow) -> Iterator[str]:
@@ -254,7 +204,7 @@ def _unit_blocks(rows: Sequence[UnitRow]) -> tuple[Block, ...]:
     return blocks_of([row.name for row in rows], MOST_BOXES)
 
 
-def _blocks(network: Network, engine: EngineRow, rows: Sequence[UnitRow]) -> Drawing:
+def _blocks(network: Network, engine: EngineRow, rows: Sequence[UnitRow]) -> Chart:
     blocks = _unit_blocks(rows)
     owner = [number for number, block in enumerate(blocks) for _ in range(block.first, block.end)]
     times = [sum(row.time_ms for row in rows[block.first : block.end]) for block in blocks]

@@ -8,7 +8,7 @@ from hypothesis import given, strategies as st
 
 from edgert.placement.plan_record import EngineRow, ModelRow
 from edgert.placement.problem import Cost, Edge, Network, Transition, Unit
-from edgert.planner.unit_section import MOST_BOXES, blocks_of, model_view, unit_rows, units_in_half
+from edgert.planner.unit_section import MOST_BOXES, blocks_of, model_section, unit_rows, units_in_half
 from edgert.report.page import environment
 
 BOTH = {("gpu", "dla0"): Transition(0.1), ("dla0", "gpu"): Transition(0.1)}
@@ -31,8 +31,8 @@ def model(count: int, *, home: str = "gpu") -> ModelRow:
 
 def section(shown: ModelRow, *, is_whole: bool = True) -> str:
     """The section's HTML."""
-    view = model_view(shown, "s", "a model", is_whole=is_whole)
-    return environment().get_template("model.html.j2").render(model=view)
+    found = model_section(shown, "s", "a model", is_whole=is_whole)
+    return environment().get_template("model.html.j2").render(model=found)
 
 
 def test_every_unit_is_a_row_with_its_time_where_it_runs() -> None:
