@@ -16,13 +16,11 @@ from typing import Any
 
 import numpy as np
 import report
-from onnx import TensorProto, helper
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from edgert.benchmark.measure import Figure
-from edgert.graph import to_bytes
-from tests.helpers.models import make
+from tests.helpers.models import node, save
 
 BAR, RUNS, MIB = 0.15, 3, 2**20
 MODELS = {
@@ -100,13 +98,13 @@ def chain(folder: Path, layers: int, channels: int, size: int) -> str:
     random, nodes, weights, before = np.random.default_rng(0), [], {}, "x"
     for n in range(layers):
         weights[f"w{n}"] = random.standard_normal((channels, channels if n else 3, 1, 1)).astype("f4")
-        nodes += [helper.make_node("Conv", [before, f"w{n}"], [f"c{n}"])]
-        nodes += [helper.make_node("Relu", [f"c{n}"], [f"y{n}"])]
+        nodes += [node("Conv", [before, f"w{n}"], [f"c{n}"])]
+        nodes += [node("Relu", [f"c{n}"], [f"y{n}"])]
         before = f"y{n}"
-    nodes.append(helper.make_node("GlobalAveragePool", [before], ["mean"]))
-    ends = {"x": ((1, 3, size, size), TensorProto.FLOAT)}, {"mean": ((1, channels, 1, 1), TensorProto.FLOAT)}
+    nodes.append(node("GlobalAveragePool", [before], ["mean"]))
+    ends = {"x": (1, 3, size, size)}, {"mean": (1, channels, 1, 1)}
     onnx = folder / f"chain-{layers}-{channels}-{size}.onnx"
-    onnx.write_bytes(to_bytes(make(nodes, *ends, weights)))
+    save(onnx, nodes, *ends, weights)
     return pipeline(folder, onnx)
 
 

@@ -24,7 +24,7 @@ from edgert.backend.ort.cpu import Function
 from edgert.errors import BuildError, StageError
 from edgert.graph import load, to_bytes
 from edgert.runtime import Frame, Result, Runner, Task
-from tests.helpers.models import make
+from tests.helpers.models import make, node
 from tests.helpers.stages import Does, Numbers, chain, link
 from tests.helpers.waiting import wait_until
 
@@ -58,7 +58,7 @@ STUCK = {
 def endless(at_once: bool = False) -> bytes:
     """A model that loops 2^55 times and more for any picture that is not black; or for every one."""
     body = helper.make_graph(
-        [helper.make_node("Identity", ["more"], ["on"]), helper.make_node("Add", ["sum", "one"], ["next"])],
+        [node("Identity", ["more"], ["on"]), node("Add", ["sum", "one"], ["next"])],
         "body",
         [
             helper.make_tensor_value_info("i", TensorProto.INT64, []),
@@ -72,16 +72,14 @@ def endless(at_once: bool = False) -> bytes:
         [numpy_helper.from_array(np.ones((1, 1), np.float32), "one")],
     )
     nodes = [
-        helper.make_node("ReduceMax", ["x"], ["most"], keepdims=0),
-        helper.make_node("Ceil", ["most"], ["any"]),
-        helper.make_node("Cast", ["any"], ["count"], to=TensorProto.INT64),
-        helper.make_node("Add" if at_once else "Mul", ["count", "many"], ["times"]),
-        helper.make_node("Loop", ["times", "", "zero"], ["y"], body=body),
+        node("ReduceMax", ["x"], ["most"], keepdims=0),
+        node("Ceil", ["most"], ["any"]),
+        node("Cast", ["any"], ["count"], to=TensorProto.INT64),
+        node("Add" if at_once else "Mul", ["count", "many"], ["times"]),
+        node("Loop", ["times", "", "zero"], ["y"], body=body),
     ]
     weights = {"many": np.array(2**55, np.int64), "zero": np.zeros((1, 1), np.float32)}
-    return to_bytes(
-        make(nodes, {"x": ((1, 3, 48, 64), TensorProto.FLOAT)}, {"y": ((1, 1), TensorProto.FLOAT)}, weights)
-    )
+    return to_bytes(make(nodes, {"x": (1, 3, 48, 64)}, {"y": (1, 1)}, weights))
 
 
 def write(folder: Path, what: str) -> Path:

@@ -4,12 +4,11 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import numpy as np
-from onnx import TensorProto, helper
 
 from edgert.custom_op import _KNOWN, load_operators
 from edgert.graph import Model
 from edgert.installation import data_folder
-from tests.helpers.models import Dims, make
+from tests.helpers.models import Dims, make, node
 
 EXAMPLE = data_folder("pipelines") / "my_operator.py"
 
@@ -38,12 +37,9 @@ def network(shape: Dims = (1, 3, 8, 8), ops: Sequence[str] = ("HardMishLite",), 
     example()
     random = np.random.default_rng(0)
     weights = {"w": random.standard_normal((4, 3, 3, 3)).astype("f4"), "b": random.standard_normal(4).astype("f4")}
-    nodes = [helper.make_node("Conv", ["x", "w", "b"], ["t0"], pads=[1, 1, 1, 1], name="conv")]
+    nodes = [node("Conv", ["x", "w", "b"], ["t0"], pads=[1, 1, 1, 1], name="conv")]
     for number, name in enumerate(ops):
         tensors = [f"t{number}"], [f"t{number + 1}"]
-        nodes.append(helper.make_node(name, *tensors, domain=domain, name=f"own{number}", alpha=0.25))
-    nodes.append(helper.make_node("GlobalAveragePool", [f"t{len(ops)}"], ["mean"], name="pool"))
-    model = make(nodes, {"x": (shape, TensorProto.FLOAT)}, {"mean": ((shape[0], 4, 1, 1), TensorProto.FLOAT)}, weights)
-    proto = model.copied_proto()
-    proto.opset_import.add(domain=domain, version=1)
-    return model.derive(proto)
+        nodes.append(node(name, *tensors, domain=domain, name=f"own{number}", alpha=0.25))
+    nodes.append(node("GlobalAveragePool", [f"t{len(ops)}"], ["mean"], name="pool"))
+    return make(nodes, {"x": shape}, {"mean": (shape[0], 4, 1, 1)}, weights)

@@ -7,9 +7,9 @@ with the stride in the 3x3 convolution, as torchvision has it.
 from typing import Any
 
 import numpy as np
-from onnx import TensorProto, helper, numpy_helper
 
 from edgert.graph import Model, from_proto
+from tests.helpers.models import make_proto, node
 
 STAGES = ((64, 3), (128, 4), (256, 6), (512, 3))
 """(width, blocks) of each stage; a block puts out four times its width."""
@@ -18,15 +18,15 @@ STAGES = ((64, 3), (128, 4), (256, 6), (512, 3))
 class _Maker:
     def __init__(self) -> None:
         self.nodes: list[Any] = []
-        self.stored: list[Any] = []
+        self.stored: dict[str, Any] = {}
         self.rng = np.random.default_rng(50)
 
     def store(self, name: str, array: Any) -> str:
-        self.stored.append(numpy_helper.from_array(np.asarray(array, np.float32), name))
+        self.stored[name] = np.asarray(array, np.float32)
         return name
 
     def add(self, op: str, inputs: list[str], name: str, **given: Any) -> str:
-        self.nodes.append(helper.make_node(op, inputs, [f"{name}_out"], name, **given))
+        self.nodes.append(node(op, inputs, [f"{name}_out"], name, **given))
         return f"{name}_out"
 
     def conv(self, source: str, shape: tuple[int, int, int], name: str, stride: int = 1, gain: float = 2.0) -> str:
@@ -68,10 +68,6 @@ def resnet50(classes: int = 1000, size_px: int = 224) -> Model:
     found = make.add("Flatten", [found], "flat")
     weight = make.store("fc_w", make.rng.standard_normal((classes, channels)) * channels**-0.5)
     bias = make.store("fc_b", make.rng.random(classes))
-    make.nodes.append(helper.make_node("Gemm", [found, weight, bias], ["y"], "fc", transB=1))
-    image = helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 3, size_px, size_px])
-    scores = helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, classes])
-    graph = helper.make_graph(make.nodes, "resnet50", [image], [scores], make.stored)
-    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
-    proto.ir_version = 8
+    make.nodes.append(node("Gemm", [found, weight, bias], ["y"], "fc", transB=1))
+    proto = make_proto(make.nodes, {"x": [1, 3, size_px, size_px]}, {"y": [1, classes]}, make.stored)
     return from_proto(proto, "resnet50.onnx")

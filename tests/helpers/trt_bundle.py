@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from onnx import TensorProto, helper
 
 from edgert.backend.ort import Function
 from edgert.bundle.bundle import save_bundle
@@ -17,7 +16,7 @@ from edgert.quantization.lowering.lower import lower
 from edgert.quantization.lowering.trt_form import write_cache
 from edgert.quantization.scheme.scheme import scheme
 from tests.helpers.bundles import manifest_of
-from tests.helpers.models import make
+from tests.helpers.models import make, node
 from tests.helpers.trt_bench import ORIN, Bench
 from tests.helpers.trt_double import FakeLayer
 
@@ -41,10 +40,10 @@ stages:
 def model() -> Model:
     weights = np.random.default_rng(0).normal(0, 0.3, (3, 3, 3, 3)).astype(np.float32)
     nodes = [
-        helper.make_node("Conv", ["x", "w"], ["c"], name="conv", pads=[1, 1, 1, 1]),
-        helper.make_node("Relu", ["c"], ["y"], name="relu"),
+        node("Conv", ["x", "w"], ["c"], name="conv", pads=[1, 1, 1, 1]),
+        node("Relu", ["c"], ["y"], name="relu"),
     ]
-    return make(nodes, {"x": (SHAPE, TensorProto.FLOAT)}, {"y": (SHAPE, TensorProto.FLOAT)}, {"w": weights})
+    return make(nodes, {"x": SHAPE}, {"y": SHAPE}, {"w": weights})
 
 
 def int8(target: str) -> Model:

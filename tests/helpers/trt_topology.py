@@ -21,7 +21,7 @@ def weights(*shape: int) -> np.ndarray:
 def network(nodes: list[Node], constants: Mapping[str, np.ndarray], shape: tuple[int | str, ...] = SHAPE) -> Model:
     for node in nodes:
         node.name = f"/net/{node.output[0]}"
-    return make(nodes, {"x": (shape, TensorProto.FLOAT)}, {"y": (None, TensorProto.FLOAT)}, constants)
+    return make(nodes, {"x": shape}, {"y": None}, constants)
 
 
 def conv(source: str, target: str, weight: str, **attributes: Any) -> Node:

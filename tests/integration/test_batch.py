@@ -7,7 +7,7 @@ from typing import Any
 import cv2
 import numpy as np
 import pytest
-from onnx import helper, numpy_helper
+from onnx import numpy_helper
 
 from edgert.assemble import Environment, assemble
 from edgert.backend import Engine
@@ -24,6 +24,7 @@ from edgert.quantization.calibrated import calibrate_section
 from edgert.reporter import Progress
 from tests.helpers import models
 from tests.helpers.evaluation_data import data
+from tests.helpers.models import node
 
 ASSETS = Path(__file__).parents[2] / "pipelines" / "assets"
 
@@ -102,8 +103,8 @@ def convolution(batch: Any, tail: str) -> Model:
         if batch == 1:
             proto.initializer.append(numpy_helper.from_array(np.array([1]), "rows"))
         else:  # all of them, but the first only once this is folded
-            proto.node.append(helper.make_node("Shape", ["x"], ["rows"], end=1))
-        proto.node.append(helper.make_node("Slice", ["all", "zero", "rows", "zero"], ["mean"], name="taken"))
+            proto.node.append(node("Shape", ["x"], ["rows"], end=1))
+        proto.node.append(node("Slice", ["all", "zero", "rows", "zero"], ["mean"], name="taken"))
     return model
 
 

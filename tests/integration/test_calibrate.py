@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from onnx import TensorProto, helper
 
 from edgert.backend.ort import Function
 from edgert.errors import CalibrationError
@@ -20,30 +19,27 @@ from edgert.quantization.calibration.ranges import RangeTable, save_table
 from edgert.quantization.calibration.value_histogram import Histogram
 from tests.helpers.evaluation_data import data
 from tests.helpers.feeds import Broken, Noise, Order
-from tests.helpers.models import make
-
-F32 = TensorProto.FLOAT
+from tests.helpers.models import Typed, make, node
 
 
 def small() -> Model:
     """A residual block: convolutions, a Concat, a Reshape and an output that nothing else reads."""
     random = np.random.default_rng(0)
     nodes = [
-        helper.make_node("Conv", ["x", "w1"], ["a"], pads=[1, 1, 1, 1]),
-        helper.make_node("Relu", ["a"], ["b"]),
-        helper.make_node("Conv", ["b", "w2"], ["c"], pads=[1, 1, 1, 1]),
-        helper.make_node("Add", ["b", "c"], ["d"]),
-        helper.make_node("Concat", ["d", "b"], ["e"], axis=1),
-        helper.make_node("Reshape", ["e", "shape"], ["y"]),
-        helper.make_node("ArgMax", ["y"], ["n"]),
+        node("Conv", ["x", "w1"], ["a"], pads=[1, 1, 1, 1]),
+        node("Relu", ["a"], ["b"]),
+        node("Conv", ["b", "w2"], ["c"], pads=[1, 1, 1, 1]),
+        node("Add", ["b", "c"], ["d"]),
+        node("Concat", ["d", "b"], ["e"], axis=1),
+        node("Reshape", ["e", "shape"], ["y"]),
+        node("ArgMax", ["y"], ["n"]),
     ]
     weights = {
         "w1": random.standard_normal((4, 3, 3, 3)).astype(np.float32),
         "w2": random.standard_normal((4, 4, 3, 3)).astype(np.float32),
         "shape": np.array([1, 8, 64]),
     }
-    outputs = {"y": ((1, 8, 64), F32), "n": (None, TensorProto.INT64)}
-    return prepare(make(nodes, {"x": ((1, 3, 8, 8), F32)}, outputs, weights))
+    return prepare(make(nodes, {"x": (1, 3, 8, 8)}, {"y": (1, 8, 64), "n": Typed("int64", None)}, weights))
 
 
 def saved(table: RangeTable, folder: Path) -> bytes:
@@ -248,11 +244,10 @@ def test_a_image_that_does_not_fit_is_named() -> None:
 
 def test_a_tensor_of_zeros_is_worth_a_warning() -> None:
     nodes = [
-        helper.make_node("Conv", ["x", "w"], ["dead"], pads=[1, 1, 1, 1]),
-        helper.make_node("Relu", ["dead"], ["y"]),
+        node("Conv", ["x", "w"], ["dead"], pads=[1, 1, 1, 1]),
+        node("Relu", ["dead"], ["y"]),
     ]
-    weights = {"w": np.zeros((4, 3, 3, 3), np.float32)}
-    model = prepare(make(nodes, {"x": ((1, 3, 8, 8), F32)}, {"y": (None, F32)}, weights))
+    model = prepare(make(nodes, {"x": (1, 3, 8, 8)}, {"y": None}, {"w": np.zeros((4, 3, 3, 3), np.float32)}))
     table = calibrate(model, Noise(40))
     assert table.zero == ("dead", "y")
     assert any("tensor 'dead' and 1 more was 0 in all images" in line for line in table.warnings)

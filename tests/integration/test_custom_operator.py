@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import numpy as np
 import pytest
-from onnx import TensorProto, helper
+from onnx import TensorProto
 
 import edgert
 from edgert.backend import EngineOptions, backend
@@ -27,7 +27,7 @@ from edgert.memory.cuda import CudaDevice
 from edgert.pipeline import Pipeline
 from edgert.runtime.records import Embedding
 from tests.helpers.gpu import gpu_or_skip, read
-from tests.helpers.models import conv, make
+from tests.helpers.models import conv, make, node
 from tests.helpers.operators import EXAMPLE, mish, network, only_here
 from tests.helpers.small_pipeline import TEXT, Build, small_pipeline
 from tests.helpers.trt_double import Double
@@ -97,11 +97,11 @@ def test_a_function_that_does_not_keep_to_its_rules_is_told() -> None:
 
 def test_a_size_that_is_not_known_beforehand_is_told() -> None:
     nodes = [
-        helper.make_node("NonZero", ["x"], ["at"], name="nonzero"),
-        helper.make_node("Cast", ["at"], ["f"], to=TensorProto.FLOAT, name="cast"),
-        helper.make_node("HardMishLite", ["f"], ["y"], domain="demo", name="own"),
+        node("NonZero", ["x"], ["at"], name="nonzero"),
+        node("Cast", ["at"], ["f"], to=TensorProto.FLOAT, name="cast"),
+        node("HardMishLite", ["f"], ["y"], domain="demo", name="own"),
     ]
-    model = make(nodes, {"x": ((2, 3), TensorProto.FLOAT)}, {"y": (None, TensorProto.FLOAT)})
+    model = make(nodes, {"x": (2, 3)}, {"y": None})
     with pytest.raises(ModelError, match="the size of tensor 'y' is not known before the model runs"):
         backend("ort").compile(model, EngineOptions(1))
 

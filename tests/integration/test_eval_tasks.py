@@ -9,10 +9,10 @@ import cv2
 import numpy as np
 import onnx
 import pytest
-from onnx import helper
 
 import edgert
 from tests.helpers import models
+from tests.helpers.models import node
 
 pytestmark = pytest.mark.slow
 SIZE = 64
@@ -100,11 +100,11 @@ def test_several_labels(tmp_path: Path) -> None:
 def test_images_and_depth(tmp_path: Path) -> None:
     """The image itself, and its mean over the channels as meters."""
     image = {"x": (1, 3, SIZE, SIZE)}
-    same = models.save(tmp_path / "i.onnx", [helper.make_node("Identity", ["x"], ["y"])], image, {"y": image["x"]})
+    same = models.save(tmp_path / "i.onnx", [node("Identity", ["x"], ["y"])], image, {"y": image["x"]})
     pixels = photo(tmp_path / "images" / "a.png")
     photo(tmp_path / "targets" / "a.png")
     assert values(same, "image unit", tmp_path) == pytest.approx({"psnr": 100, "ssim": 1})
-    nodes = [helper.make_node("ReduceMean", ["x"], ["y"], axes=[1])]
+    nodes = [node("ReduceMean", ["x"], ["y"], axes=[1])]
     mean = models.save(tmp_path / "d.onnx", nodes, image, {"y": (1, 1, SIZE, SIZE)})
     (tmp_path / "depth").mkdir()
     np.save(tmp_path / "depth" / "a.npy", pixels.astype(np.float32).mean(axis=2) / 255)

@@ -10,13 +10,12 @@ from typing import Any, cast
 
 import numpy as np
 import pytest
-from onnx import helper
 
 from tests.bench import bench_gpu_cameras, bench_gpu_peers, gpu_public
 from tests.bench.gpu_public import Called, Cameras, File, Subject, Submitted, SubmittedBatches
 from tests.bench.gpu_race import InFlight
 from tests.bench.gpu_task import TASKS, Answer, Task, agreement, scenes, worst
-from tests.helpers.models import save
+from tests.helpers.models import node, save
 
 PIXELS = scenes(4)
 TASK = Task("tiny", 32, False, (0.0,) * 3, (255.0,) * 3)
@@ -26,9 +25,9 @@ def subject(folder: Path, rows: int) -> Subject:
     """Ten classes of sixteen places' colors, on the processor."""
     weights = np.random.default_rng(0).normal(size=(48, 10)).astype(np.float32)
     nodes = [
-        helper.make_node("AveragePool", ["images"], ["mean"], kernel_shape=[8, 8], strides=[8, 8]),
-        helper.make_node("Flatten", ["mean"], ["flat"]),
-        helper.make_node("MatMul", ["flat", "weights"], ["out"]),
+        node("AveragePool", ["images"], ["mean"], kernel_shape=[8, 8], strides=[8, 8]),
+        node("Flatten", ["mean"], ["flat"]),
+        node("MatMul", ["flat", "weights"], ["out"]),
     ]
     path = save(folder / "tiny.onnx", nodes, {"images": ("n", 3, 32, 32)}, {"out": ("n", 10)}, {"weights": weights})
     return Subject(TASK, path, "onnxruntime", rows, folder)

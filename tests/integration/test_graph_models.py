@@ -7,13 +7,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from onnx import helper
 
 from edgert.backend.ort import Function
 from edgert.errors import ModelError
 from edgert.graph import Model, clean, count, inspect, load, outputs, to_bytes, with_shapes
 from tests.helpers.evaluation_data import data, feeds
-from tests.helpers.models import save
+from tests.helpers.models import node, save
 
 DYNAMIC: dict[str, dict[str, tuple[int, ...]]] = {
     "ppocr_mobile_v2_det_ch": {"x": (1, 3, 320, 448)},
@@ -145,9 +144,9 @@ def test_transposed_convolutions_in_groups_take_norms_and_sums_in(groups: int, t
     arrays["k"] = rng.standard_normal((12, 1, 1)).astype(np.float32)
     arrays["w"] = rng.standard_normal((6, 12 // groups, 3, 3)).astype(np.float32)
     nodes = [
-        helper.make_node("ConvTranspose", ["x", "w"], ["c"], group=groups, strides=[2, 2]),
-        helper.make_node("Add", ["c", "k"], ["d"]),
-        helper.make_node("BatchNormalization", ["d", "g", "b", "m", "v"], ["y"]),
+        node("ConvTranspose", ["x", "w"], ["c"], group=groups, strides=[2, 2]),
+        node("Add", ["c", "k"], ["d"]),
+        node("BatchNormalization", ["d", "g", "b", "m", "v"], ["y"]),
     ]
     model = load(save(tmp_path / "m.onnx", nodes, {"x": (1, 6, 5, 5)}, {"y": (1, 12, 11, 11)}, arrays))
     cleaned, _ = clean(model)

@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from onnx import helper
 from onnx.reference import ReferenceEvaluator
 
 from edgert.backend import Engine, EngineOptions
@@ -27,6 +26,7 @@ from edgert.policy import run_sizes
 from tests.helpers import models
 from tests.helpers.cuda_double import CudaDouble
 from tests.helpers.gpu import gpu_or_skip
+from tests.helpers.models import make, node
 from tests.helpers.ort_double import CudaLike
 from tests.helpers.resnet import resnet50
 
@@ -299,16 +299,16 @@ def flattened() -> Model:
     """A convolution whose output is flattened as exporters write it for an open batch."""
     random = np.random.default_rng(0)
     nodes = [
-        helper.make_node("Conv", ["x", "w"], ["c"], "conv", pads=[1, 1, 1, 1]),
-        helper.make_node("Shape", ["c"], ["sizes"], "sizes"),
-        helper.make_node("Slice", ["sizes", "zero", "two"], ["first"], "first"),
-        helper.make_node("Concat", ["first", "rest"], ["to"], "to", axis=0),
-        helper.make_node("Reshape", ["c", "to"], ["y"], "flat"),
+        node("Conv", ["x", "w"], ["c"], "conv", pads=[1, 1, 1, 1]),
+        node("Shape", ["c"], ["sizes"], "sizes"),
+        node("Slice", ["sizes", "zero", "two"], ["first"], "first"),
+        node("Concat", ["first", "rest"], ["to"], "to", axis=0),
+        node("Reshape", ["c", "to"], ["y"], "flat"),
     ]
     weights = {"w": random.standard_normal((4, 3, 3, 3)).astype("f4")}
     sizes = {"zero": [0], "two": [2], "rest": [-1]}
     weights |= {name: np.array(value, np.int64) for name, value in sizes.items()}
-    return models.make(nodes, {"x": (("n", 3, 8, 8), 1)}, {"y": (("n", 4, 64), 1)}, weights)
+    return make(nodes, {"x": ("n", 3, 8, 8)}, {"y": ("n", 4, 64)}, weights)
 
 
 def test_an_open_batch_computes_no_sizes() -> None:

@@ -4,15 +4,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-from onnx import TensorProto, helper, numpy_helper
 
 from edgert.backend.ort import Function
 from edgert.errors import ModelError
-from edgert.graph import Model, clean, from_proto, inputs, load, raise_opset, read, with_shapes
+from edgert.graph import Model, clean, inputs, load, raise_opset, read, with_shapes
 from edgert.graph.opset import opset
 from edgert.quantization.calibrated import prepare
 from edgert.quantization.scheme.units import tensors_to_calibrate
 from tests.helpers.evaluation_data import data
+from tests.helpers.models import make, node
 
 SHAPES: dict[str, dict[str, tuple[int, ...]]] = {"ppocr_mobile_v2_det_ch": {"x": (1, 3, 320, 448)}}
 TENSORS = {  # model → tensors worth a range: the image, and all that its nodes compute
@@ -82,11 +82,10 @@ def test_models_that_cannot_be_prepared_name_the_cause() -> None:
 def test_old_resampling_is_kept_to_the_bit(old: int, scales: tuple[float, float], mode: str) -> None:
     values, op = [1.0, 1.0, *map(float, scales)], "Resize" if old == 10 else "Upsample"
     given = {"scales": values} if old == 7 else {}
-    node = helper.make_node(op, ["x"] if given else ["x", "s"], ["y"], mode=mode, name="up", **given)
-    stored = [] if given else [numpy_helper.from_array(np.array(values, np.float32), "s")]
-    x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, 2, *[None] * 2]) for name in "xy")
-    graph = helper.make_graph([node], "g", [x], [y], stored)
-    model = from_proto(helper.make_model(graph, opset_imports=[helper.make_opsetid("", old)], ir_version=4))
+    resize = node(op, ["x"] if given else ["x", "s"], ["y"], mode=mode, name="up", **given)
+    stored = {} if given else {"s": np.array(values, np.float32)}
+    shape = [1, 2, None, None]
+    model = make([resize], {"x": shape}, {"y": shape}, stored, opset=old, ir=4)
     feeds = {"x": np.random.default_rng(0).standard_normal((1, 2, 10, 12)).astype(np.float32)}
     before, after = (Function(item, fused=False)(feeds)["y"] for item in (model, raise_opset(model, 17)))
     np.testing.assert_array_equal(after, before)

@@ -24,9 +24,9 @@ from edgert.report import dla_page, quantization_page
 from edgert.timeline.timeline_page import page_of
 from edgert.timeline.timeline_spans import spans_of
 from tests.helpers.browser import Page, axe
+from tests.helpers.models import make, node, weights
 from tests.helpers.quantization_report import full_report
 from tests.helpers.recorded_run import recording
-from tests.unit.graph.graphs import make, node, weights
 
 SIZES_PX = (390, 768, 1440)
 COUNT, NODES = 500, 500

@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, helper
 
 import edgert
 from edgert import Pipeline, Result
@@ -31,7 +30,7 @@ from tests.helpers.command import ROOT, in_process, start
 from tests.helpers.gpu import gpu_or_skip
 from tests.helpers.growth import growth
 from tests.helpers.http_request import answer_of
-from tests.helpers.models import make
+from tests.helpers.models import make, node
 from tests.helpers.operators import only_here
 from tests.helpers.waiting import wait_until
 
@@ -366,10 +365,10 @@ def embedding(seed: int) -> Model:
     random = np.random.default_rng(seed)
     weights = {"w": random.standard_normal((4, 3, 3, 3)).astype("f4"), "b": random.standard_normal(4).astype("f4")}
     nodes = [
-        helper.make_node("Conv", ["x", "w", "b"], ["c"], pads=[1, 1, 1, 1]),
-        helper.make_node("GlobalAveragePool", ["c"], ["mean"]),
+        node("Conv", ["x", "w", "b"], ["c"], pads=[1, 1, 1, 1]),
+        node("GlobalAveragePool", ["c"], ["mean"]),
     ]
-    return make(nodes, {"x": ((1, 3, 32, 32), TensorProto.FLOAT)}, {"mean": ((1, 4, 1, 1), TensorProto.FLOAT)}, weights)
+    return make(nodes, {"x": (1, 3, 32, 32)}, {"mean": (1, 4, 1, 1)}, weights)
 
 
 def test_vectors_of_another_space_are_refused(folder: Path, seen: Seen) -> None:

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from onnx import TensorProto, helper
 
 from edgert.backend.base import Span
 from edgert.backend.tensorrt import library, log
@@ -24,7 +23,7 @@ from edgert.quantization.lowering.lower import lower
 from edgert.quantization.scheme.scheme import scheme
 from tests.helpers import models
 from tests.helpers.evaluation_data import data
-from tests.helpers.models import make
+from tests.helpers.models import make, node
 from tests.helpers.trt_topology import TOPOLOGIES, dynamic, fp8_request
 
 pytestmark = pytest.mark.skipif(
@@ -195,11 +194,10 @@ class TestBadModels:
 
     def test_several_are_all_named(self) -> None:
         nodes = [
-            helper.make_node("Frob", ["x"], ["t"], name="one"),
-            helper.make_node("Nicate", ["t"], ["y"], name="two"),
+            node("Frob", ["x"], ["t"], name="one"),
+            node("Nicate", ["t"], ["y"], name="two"),
         ]
-        kinds = {"x": ((1, 3), TensorProto.FLOAT)}
-        model = make(nodes, kinds, {"y": ((1, 3), TensorProto.FLOAT)})
+        model = make(nodes, {"x": (1, 3)}, {"y": (1, 3)})
         with pytest.raises(BuildError) as caught:
             built(model)
         assert "'one'" in str(caught.value) and "'two'" in str(caught.value)
@@ -212,12 +210,12 @@ class TestBadModels:
     def test_asymmetric_int8(self) -> None:
         zero = {"scale": np.float32(0.1), "zero": np.uint8(7)}
         nodes = [
-            helper.make_node("QuantizeLinear", ["x", "scale", "zero"], ["q"], name="round"),
-            helper.make_node("DequantizeLinear", ["q", "scale", "zero"], ["y"], name="back"),
+            node("QuantizeLinear", ["x", "scale", "zero"], ["q"], name="round"),
+            node("DequantizeLinear", ["q", "scale", "zero"], ["y"], name="back"),
         ]
-        kinds = {"x": ((1, 3), TensorProto.FLOAT)}
+        kinds = {"x": (1, 3)}
         with pytest.raises(BuildError, match="'round'") as caught:
-            built(make(nodes, kinds, {"y": ((1, 3), TensorProto.FLOAT)}, zero))
+            built(make(nodes, kinds, {"y": (1, 3)}, zero))
         assert "zero point" in caught.value.why and "edgert quantize" in caught.value.fix
 
 

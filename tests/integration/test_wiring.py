@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from onnx import helper, numpy_helper
+from onnx import numpy_helper
 from rich.console import Console
 
 from edgert.cli.file_commands import check as cli_check, new, print_check
@@ -23,7 +23,7 @@ from tests.bench.check_models import MODELS, RECIPES, images
 from tests.helpers.clips import write_clip
 from tests.helpers.command import ROOT
 from tests.helpers.evaluation_data import data
-from tests.helpers.models import save
+from tests.helpers.models import node, save
 
 ESSENTIAL = ("yolox_nano_416", "nanodet_m_320", "fastestdet", "squeezenet_fp32", "mobilenet_v1_025_224")
 THE_REST = tuple(name for name in RECIPES if name not in ESSENTIAL)
@@ -143,10 +143,10 @@ def tiny_model(path: Path, channels: int = 3, outputs: tuple[int, ...] = (1, 10)
     size = int(np.prod(outputs))
     weights = np.random.default_rng(0).standard_normal((channels, size)).astype(np.float32) / 50
     nodes = [
-        helper.make_node("GlobalAveragePool", ["x"], ["pooled"]),
-        helper.make_node("Flatten", ["pooled"], ["flat"]),
-        helper.make_node("MatMul", ["flat", "weights"], ["product"]),
-        helper.make_node("Reshape", ["product", "shape"], ["y"]),
+        node("GlobalAveragePool", ["x"], ["pooled"]),
+        node("Flatten", ["pooled"], ["flat"]),
+        node("MatMul", ["flat", "weights"], ["product"]),
+        node("Reshape", ["product", "shape"], ["y"]),
     ]
     stored = {"weights": weights, "shape": np.array(outputs)}
     return save(path, nodes, {"x": (1, channels, 32, 32)}, {"y": outputs}, stored)

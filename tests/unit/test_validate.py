@@ -6,14 +6,14 @@ from pathlib import Path
 import cv2
 import numpy as np
 import pytest
-from onnx import TensorProto, helper
+from onnx import TensorProto
 
 from edgert import Pipeline
 from edgert.board import detect
 from edgert.errors import CalibrationError, ConfigError, ModelError
 from edgert.graph import to_bytes
 from edgert.validation import validate
-from tests.helpers.models import constant, make
+from tests.helpers.models import constant, node, save
 from tests.helpers.small_pipeline import TEXT, small_pipeline
 
 STRANGE = "node 'odd' is demo.Strange, outside the ONNX standard"
@@ -23,9 +23,8 @@ RAISES = "raise SystemExit('this must not be run')\n"
 def with_strange(folder: Path, text: str = TEXT) -> Path:
     """The small pipeline with a node that no engine has an operator for."""
     path = small_pipeline(folder, text.replace("precision: int8", "precision: fp32"))
-    node = helper.make_node("Strange", ["x"], ["y"], name="odd", domain="demo")
-    shapes = {"x": ((1, 3, 16, 16), TensorProto.FLOAT)}, {"y": ((1, 4), TensorProto.FLOAT)}
-    (folder / "parts.onnx").write_bytes(to_bytes(make([node], *shapes)))
+    odd = node("Strange", ["x"], ["y"], name="odd", domain="demo")
+    save(folder / "parts.onnx", [odd], {"x": (1, 3, 16, 16)}, {"y": (1, 4)})
     return path
 
 

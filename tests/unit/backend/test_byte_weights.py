@@ -2,19 +2,19 @@
 
 import numpy as np
 import pytest
-from onnx import TensorProto, helper, numpy_helper
+from onnx import numpy_helper
 
 from edgert.backend.ort import Function, cpu
 from edgert.backend.ort.cpu import SPECKS, prepare
 from edgert.graph import Model, clean, read, to_bytes
-from tests.helpers import models
+from tests.helpers.models import make, node
 
 
 def weighted(zero_point: bool) -> Model:
     """``y`` = ``x`` [1, 3] · weights [3, 2], which have a scale for each column."""
     named = ["w8", "scales", *(["zeros"] if zero_point else [])]
-    nodes = [helper.make_node("DequantizeLinear", named, ["w"], axis=1), helper.make_node("MatMul", ["x", "w"], ["y"])]
-    model = models.make(nodes, {"x": ((1, 3), TensorProto.FLOAT)}, {"y": ((1, 2), TensorProto.FLOAT)})
+    nodes = [node("DequantizeLinear", named, ["w"], axis=1), node("MatMul", ["x", "w"], ["y"])]
+    model = make(nodes, {"x": (1, 3)}, {"y": (1, 2)})
     stored = {"w8": np.int8([[1, -2], [3, 4], [-5, 6]]), "scales": np.float32([0.5, 0.25]), "zeros": np.int8([0, 0])}
     for name, value in stored.items():
         if name in named:
@@ -44,8 +44,8 @@ LEAST = float(np.sqrt(np.finfo(np.float32).tiny))
 
 def specked() -> Model:
     """``y`` = max(``x`` [1, 3] · weights [3, 2], eps), where specks are among the weights, and eps is one."""
-    nodes = [helper.make_node("MatMul", ["x", "w"], ["product"]), helper.make_node("Max", ["product", "eps"], ["y"])]
-    model = models.make(nodes, {"x": ((1, 3), TensorProto.FLOAT)}, {"y": ((1, 2), TensorProto.FLOAT)})
+    nodes = [node("MatMul", ["x", "w"], ["product"]), node("Max", ["product", "eps"], ["y"])]
+    model = make(nodes, {"x": (1, 3)}, {"y": (1, 2)})
     stored = {"w": np.float32([[0.5, 1e-40], [-2, 1e-25], [0, 2 * LEAST]]), "eps": np.float32([1e-30])}
     model.proto.graph.initializer.extend(numpy_helper.from_array(value, name) for name, value in stored.items())
     return model

@@ -1,23 +1,21 @@
 """What a profile is made of: kernels given to nodes, and the price of a cut fitted."""
 
 import pytest
-from onnx import TensorProto, helper
 
 from edgert.backend.ort.cpu import Kernel
 from edgert.benchmark.core_profile import Cut, fit, node_of, unit_times
 from edgert.graph import Graph, read
 from edgert.placement.cost.work import units
-from tests.helpers import models
+from tests.helpers.models import make, node
 
 
 def graph() -> Graph:
     nodes = [
-        helper.make_node("Relu", ["x"], ["t1"], name="Relu_1"),
-        helper.make_node("MaxPool", ["t1"], ["t2"], name="Pool_2", kernel_shape=[1, 1]),
-        helper.make_node("Sigmoid", ["t2"], ["t3"], name="Sigmoid_20"),
+        node("Relu", ["x"], ["t1"], name="Relu_1"),
+        node("MaxPool", ["t1"], ["t2"], name="Pool_2", kernel_shape=[1, 1]),
+        node("Sigmoid", ["t2"], ["t3"], name="Sigmoid_20"),
     ]
-    kind = TensorProto.FLOAT
-    return read(models.make(nodes, {"x": ((1, 3, 4, 4), kind)}, {"t3": ((1, 3, 4, 4), kind)}))
+    return read(make(nodes, {"x": (1, 3, 4, 4)}, {"t3": (1, 3, 4, 4)}))
 
 
 @pytest.mark.parametrize(

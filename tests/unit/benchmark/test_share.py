@@ -22,7 +22,7 @@ from edgert.planner.plan_text import basis
 from edgert.planner.planned_model import planned_models, structure_of
 from edgert.planner.simulation import Scenario, simulate
 from edgert.zip_archive import member_of
-from tests.helpers.models import make
+from tests.helpers.models import make, node
 from tests.helpers.trt_bench import HERE, ORIN
 from tests.helpers.trt_bundle import PIPELINE, bench, engine, finished, of_pipeline, trt_bundle
 
@@ -148,17 +148,16 @@ def test_the_folder_is_configs_costs(finished: Path, tmp_path: Path, monkeypatch
 
 def test_networks_that_differ_in_weights_and_names_alone_are_one(tmp_path: Path) -> None:
     import numpy as np
-    from onnx import TensorProto, helper
 
     from edgert.graph import read
 
     def structure(names: tuple[str, str], weights: float, pads: int = 1) -> str:
         nodes = [
-            helper.make_node("Conv", ["x", "w"], ["t"], name=names[0], pads=[pads] * 4),
-            helper.make_node("Relu", ["t"], ["y"], name=names[1]),
+            node("Conv", ["x", "w"], ["t"], name=names[0], pads=[pads] * 4),
+            node("Relu", ["t"], ["y"], name=names[1]),
         ]
         size = 6 + 2 * pads
-        ends = {"x": ((1, 3, 8, 8), TensorProto.FLOAT)}, {"y": ((1, 3, size, size), TensorProto.FLOAT)}
+        ends = {"x": (1, 3, 8, 8)}, {"y": (1, 3, size, size)}
         return structure_of(read(make(nodes, *ends, {"w": np.full((3, 3, 3, 3), weights, np.float32)})))
 
     first = structure(("a", "b"), 0.5)

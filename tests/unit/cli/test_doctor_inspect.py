@@ -7,12 +7,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from onnx import helper
 
 from edgert.diagnosis import Finding
 from tests.helpers import command
 from tests.helpers.evaluation_data import data
-from tests.helpers.models import save
+from tests.helpers.models import node, save
 
 
 def in_process(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -25,8 +24,8 @@ def detector(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A model whose image input is dynamic and whose output looks like YOLOX at 32x32."""
     stored = {"weight": np.zeros((7, 3, 8, 8), np.float32), "shape": np.array([1, 7, -1])}
     nodes = [
-        helper.make_node("Conv", ["images", "weight"], ["maps"], strides=[8, 8], name="stem"),
-        helper.make_node("Reshape", ["maps", "shape"], ["output"], name="flatten"),
+        node("Conv", ["images", "weight"], ["maps"], strides=[8, 8], name="stem"),
+        node("Reshape", ["maps", "shape"], ["output"], name="flatten"),
     ]
     path = tmp_path_factory.mktemp("model") / "detector.onnx"
     return save(path, nodes, {"images": (1, 3, "height", "width")}, {"output": (1, 7, "cells")}, stored)

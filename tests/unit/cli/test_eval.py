@@ -8,11 +8,10 @@ from pathlib import Path
 import cv2
 import numpy as np
 import pytest
-from onnx import helper
 
 from edgert.installation import demo_images
 from tests.helpers.command import ROOT, in_process, start
-from tests.helpers.models import save
+from tests.helpers.models import node, save
 
 INPUT = ("--input", "stretch bgr std=255")
 CLASSIFY = ("--task", "classify logits")
@@ -21,9 +20,9 @@ CLASSIFY = ("--task", "classify logits")
 def model(path: Path, order: tuple[int, int, int]) -> Path:
     """The mean of every channel, in an order: ``0, 1, 2`` classifies the brightest channel rightly."""
     nodes = [
-        helper.make_node("GlobalAveragePool", ["x"], ["pooled"]),
-        helper.make_node("Flatten", ["pooled"], ["flat"]),
-        helper.make_node("Gather", ["flat", "order"], ["means"], axis=1),
+        node("GlobalAveragePool", ["x"], ["pooled"]),
+        node("Flatten", ["pooled"], ["flat"]),
+        node("Gather", ["flat", "order"], ["means"], axis=1),
     ]
     return save(path, nodes, {"x": (1, 3, 8, 8)}, {"means": (1, 3)}, {"order": np.array(order)})
 

@@ -5,10 +5,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from onnx import helper
 
 from tests.helpers.command import ROOT, in_process
-from tests.helpers.models import save
+from tests.helpers.models import node, save
 
 
 @pytest.fixture(scope="module")
@@ -16,9 +15,9 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A Conv with a ReLU, a pooling of 9×9, and names that want escaping; the batch is open."""
     weight = np.full((8, 3, 3, 3), 0.1, np.float32)
     nodes = [
-        helper.make_node("Conv", ["x", "w"], ["a"], name="stem [bold]", pads=[1, 1, 1, 1]),
-        helper.make_node("Relu", ["a"], ["b"], name="act"),
-        helper.make_node("MaxPool", ["b"], ["y"], name="<pool>", kernel_shape=[9, 9], pads=[4, 4, 4, 4]),
+        node("Conv", ["x", "w"], ["a"], name="stem [bold]", pads=[1, 1, 1, 1]),
+        node("Relu", ["a"], ["b"], name="act"),
+        node("MaxPool", ["b"], ["y"], name="<pool>", kernel_shape=[9, 9], pads=[4, 4, 4, 4]),
     ]
     path = tmp_path_factory.mktemp("dla") / "net.onnx"
     return save(path, nodes, {"x": ("n", 3, 32, 32)}, {"y": ("n", 8, 32, 32)}, {"w": weight})

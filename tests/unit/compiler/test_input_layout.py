@@ -19,7 +19,7 @@ from edgert.exporter.trtexec import command, library_named
 from edgert.files import FileStore
 from edgert.graph import Graph, read
 from edgert.reporter import Progress
-from tests.helpers.models import make
+from tests.helpers.models import Typed, make, node
 from tests.helpers.trt_bench import ORIN, Bench
 from tests.helpers.trt_bundle import SHAPE, bench, model, trt_bundle
 
@@ -34,11 +34,11 @@ def graph(op: str = "Conv", kind: int = FLOAT, channels: int = 3, others: int = 
     dtype = helper.tensor_dtype_to_np_dtype(kind)
     weights = np.ones((channels, channels // attributes.get("group", 1), 1, 1), dtype)
     given = ["x", "w"] if op == "Conv" else ["x"]
-    nodes = [helper.make_node(op, given, ["y"], name="first", **attributes)]
-    nodes += [helper.make_node("Relu", ["x"], ["z"], name="other")] * others
+    nodes = [node(op, given, ["y"], name="first", **attributes)]
+    nodes += [node("Relu", ["x"], ["z"], name="other")] * others
     shape = (1, channels, 8, 8)
-    ends = {"y": (shape, kind)} | ({"z": (shape, kind)} if others else {})
-    return read(make(nodes, {"x": (shape, kind)}, ends, {"w": weights} if op == "Conv" else {}))
+    ends = {"y": Typed(kind, shape)} | ({"z": Typed(kind, shape)} if others else {})
+    return read(make(nodes, {"x": Typed(kind, shape)}, ends, {"w": weights} if op == "Conv" else {}))
 
 
 def requested(given: Graph, config: InputConfig | None = None, **options: Any) -> InputLayout:
@@ -93,9 +93,7 @@ def test_one_channel_and_groups(group: int, wanted: str) -> None:
 
 
 def test_what_is_no_image() -> None:
-    flat = read(
-        make([helper.make_node("Relu", ["x"], ["y"], name="first")], {"x": ((1, 8), FLOAT)}, {"y": ((1, 8), FLOAT)})
-    )
+    flat = read(make([node("Relu", ["x"], ["y"], name="first")], {"x": (1, 8)}, {"y": (1, 8)}))
     assert requested(flat).describe({}) == "inputs plain: the model takes something else than one image"
 
 

@@ -7,7 +7,6 @@ from pathlib import Path
 import cv2
 import numpy as np
 import pytest
-from onnx import TensorProto, helper
 
 from edgert.backend.base import Array
 from edgert.backend.ort import Function
@@ -19,6 +18,7 @@ from edgert.evaluation import Accuracy, EvaluationSetup, evaluate, evaluate_vers
 from edgert.evaluation.score import BoxScorer
 from edgert.graph import Model
 from tests.helpers import models
+from tests.helpers.models import make, node
 
 COUNT = 12
 
@@ -47,11 +47,10 @@ def config(task: Mapping[str, object] | None = None) -> ModelConfig:
 def channel_means() -> Model:
     """``means`` [1, 3] = the mean of every channel of ``x`` [1, 3, 8, 8]: its best class is the brightest channel."""
     nodes = [
-        helper.make_node("GlobalAveragePool", ["x"], ["pooled"]),
-        helper.make_node("Flatten", ["pooled"], ["means"]),
+        node("GlobalAveragePool", ["x"], ["pooled"]),
+        node("Flatten", ["pooled"], ["means"]),
     ]
-    inputs, outputs = {"x": (models.IMAGE, TensorProto.FLOAT)}, {"means": ((1, 3), TensorProto.FLOAT)}
-    return models.make(nodes, inputs, outputs)
+    return make(nodes, {"x": models.IMAGE}, {"means": (1, 3)})
 
 
 MEANS = channel_means()
@@ -126,13 +125,13 @@ def test_a_reference_alone_tells_nothing_without_labels(photos: Path) -> None:
 
 
 def test_a_version_with_another_input_is_refused(photos: Path) -> None:
-    renamed = models.make(
+    renamed = make(
         [
-            helper.make_node("GlobalAveragePool", ["image"], ["pooled"]),
-            helper.make_node("Flatten", ["pooled"], ["means"]),
+            node("GlobalAveragePool", ["image"], ["pooled"]),
+            node("Flatten", ["pooled"], ["means"]),
         ],
-        {"image": (models.IMAGE, TensorProto.FLOAT)},
-        {"means": ((1, 3), TensorProto.FLOAT)},
+        {"image": models.IMAGE},
+        {"means": (1, 3)},
     )
     with pytest.raises(ModelError, match="a version to compare has no input 'x'") as caught:
         evaluate_versions({"fp32": MEANS, "other": renamed}, setup(photos))

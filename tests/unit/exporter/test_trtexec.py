@@ -12,14 +12,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from onnx import TensorProto, helper
 
 from edgert.backend.base import Span
 from edgert.backend.tensorrt.build_request import BuildRequest, Format, Pools, request_of
 from edgert.errors import BuildError
 from edgert.exporter.trtexec import Command, build_script, command, library_named
 from edgert.graph import Model
-from tests.helpers.models import Dims, make
+from tests.helpers.models import Dims, make, node
 
 DATA = Path(__file__).resolve().parents[2] / "data" / "trtexec"
 WEAK, STRONG = ("8.6", "10.3", "10.7", "10.13", "10.16"), ("11.1",)
@@ -31,12 +30,11 @@ TIMING = ["--timingCacheFile=m/timing.cache"]
 
 def network(shape: Dims = (1, 3, 8, 8), names: tuple[str, str, str] = ("conv", "relu", "pool")) -> Model:
     nodes = [
-        helper.make_node("Conv", ["x", "w"], ["c"], name=names[0], pads=[1, 1, 1, 1]),
-        helper.make_node("Relu", ["c"], ["r"], name=names[1]),
-        helper.make_node("GlobalAveragePool", ["r"], ["y"], name=names[2]),
+        node("Conv", ["x", "w"], ["c"], name=names[0], pads=[1, 1, 1, 1]),
+        node("Relu", ["c"], ["r"], name=names[1]),
+        node("GlobalAveragePool", ["r"], ["y"], name=names[2]),
     ]
-    weights = {"w": np.ones((4, 3, 3, 3), "f4")}
-    return make(nodes, {"x": (shape, TensorProto.FLOAT)}, {"y": ((shape[0], 4, 1, 1), TensorProto.FLOAT)}, weights)
+    return make(nodes, {"x": shape}, {"y": (shape[0], 4, 1, 1)}, {"w": np.ones((4, 3, 3, 3), "f4")})
 
 
 def request(shape: Dims = (1, 3, 8, 8), **options: Any) -> BuildRequest:

@@ -5,7 +5,7 @@ import pytest
 
 from edgert.graph import Graph
 from edgert.graph.fusion import GENERATED, INT8_ONNX_RUNTIME, INT8_TENSORRT, Fusion, activation, kernel
-from tests.unit.graph.graphs import make, node
+from tests.helpers.models import make, node
 from tests.unit.quantization.nets import conv, graph_of, stored
 
 IMAGE = {"x": [1, 4, 8, 8], "z": [1, 4, 8, 8]}

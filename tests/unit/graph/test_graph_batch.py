@@ -8,7 +8,7 @@ from onnx.reference import ReferenceEvaluator
 
 from edgert.graph import Model, infer, inputs, outputs, read
 from edgert.graph.batch_size import batch_axes, has_open_batch, with_open_batch
-from tests.unit.graph.graphs import make, node, weights
+from tests.helpers.models import make, node, weights
 
 SIDE = 4
 
@@ -33,8 +33,7 @@ def halves() -> Model:
 
 def flat(rows: int = 1) -> Model:
     nodes = [node("Reshape", ["x", "to"], ["wide"]), node("MatMul", ["wide", "w"], ["y"])]
-    stored = {"to": sizes(rows, -1), "w": weights(96, 5)}
-    return make(nodes, {"x": (rows, 6, SIDE, SIDE)}, {"y": (rows, 5)}, stored)
+    return make(nodes, {"x": (rows, 6, SIDE, SIDE)}, {"y": (rows, 5)}, {"to": sizes(rows, -1), "w": weights(96, 5)})
 
 
 def resized(*to: int) -> Model:

@@ -4,11 +4,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from onnx import helper, numpy_helper
+from onnx import numpy_helper
 
 from edgert.graph import Model, from_proto, to_bytes
 from edgert.graph.batchnorm import FOLD_BATCHNORM, FOLD_BIAS
-from tests.unit.graph.graphs import applied, assert_same, becomes, make, make_proto, node, ops, value, weights
+from tests.helpers.models import applied, assert_same, becomes, choice, make, make_proto, node, ops, value, weights
 
 Weights = dict[str, Any]
 
@@ -108,8 +108,7 @@ def test_before_a_transposed_conv_it_stays() -> None:
 
 def conv_bn(*more: Any, results: dict[str, Any] | None = None, **options: Any) -> Model:
     nodes = [node("Conv", ["x", "w"], ["c"]), bn("c", "y"), *more]
-    stored = {"w": weights(4, 3, 3, 3), **norm(4)}
-    return make(nodes, {"x": [1, 3, 6, 6]}, results or {"y": None}, stored, **options)
+    return make(nodes, {"x": [1, 3, 6, 6]}, results or {"y": None}, {"w": weights(4, 3, 3, 3), **norm(4)}, **options)
 
 
 def test_a_conv_whose_output_others_see_stays() -> None:
@@ -122,12 +121,7 @@ def test_a_conv_whose_output_others_see_stays() -> None:
 
 
 def test_a_conv_whose_output_a_body_captures_stays() -> None:
-    body = helper.make_graph([node("Relu", ["c"], ["r"])], "body", [], [value("r", None)])
-    nodes = [
-        node("Conv", ["x", "w"], ["c"]),
-        bn("c", "y"),
-        node("If", ["t"], ["z"], then_branch=body, else_branch=body),
-    ]
+    nodes = [node("Conv", ["x", "w"], ["c"]), bn("c", "y"), choice("t", "z", node("Relu", ["c"], ["r"]))]
     stored = {"w": weights(4, 3, 3, 3), "t": np.array(True), **norm(4)}
     model = make(nodes, {"x": [1, 3, 6, 6]}, {"y": None, "z": None}, stored)
     assert applied(FOLD_BATCHNORM, model)[0] is model
@@ -214,8 +208,7 @@ def test_half_precision_keeps_its_type_and_overflow_is_refused() -> None:
 def test_norms_without_a_layer_of_their_own_stay() -> None:
     alone = make([node("Relu", ["x"], ["r"]), bn("r", "y")], {"x": [1, 4, 6, 6]}, {"y": None}, norm(4))
     read_twice = [bn("x", "n"), node("Conv", ["n", "w"], ["y"]), node("Relu", ["n"], ["z"])]
-    stored = {"w": weights(6, 4, 1, 1), **norm(4)}
-    shared = make(read_twice, {"x": [1, 4, 5, 5]}, {"y": None, "z": None}, stored)
+    shared = make(read_twice, {"x": [1, 4, 5, 5]}, {"y": None, "z": None}, {"w": weights(6, 4, 1, 1), **norm(4)})
     as_weights = [bn("x", "n"), node("Conv", ["image", "n"], ["y"])]
     weighing = make(as_weights, {"x": [2, 4, 3, 3], "image": [1, 4, 5, 5]}, {"y": None}, norm(4))
     for model in (alone, shared, weighing):

@@ -13,7 +13,7 @@ from edgert.errors import ModelError
 from edgert.graph import PASSES, Change, Graph, Model, Node, Pass, clean, from_proto, inputs, to_bytes
 from edgert.graph.clean import REMOVE_DEAD, REMOVE_UNUSED, SORT_NODES, STORE_CONSTANTS
 from edgert.graph.ir import MAX_ROUNDS, Result
-from tests.unit.graph.graphs import applied, assert_same, make, make_proto, node, ops, value, weights
+from tests.helpers.models import Typed, applied, assert_same, choice, make, make_proto, node, ops, value, weights
 
 
 def constant(name: str, array: np.ndarray) -> onnx.NodeProto:
@@ -167,8 +167,7 @@ def test_unsorted_nodes_are_sorted() -> None:
 
 
 def test_a_node_comes_after_what_its_body_captures() -> None:
-    body = helper.make_graph([node("Neg", ["a"], ["r"])], "body", [], [value("r", [2])])
-    nodes = [node("If", ["t"], ["y"], then_branch=body, else_branch=body), node("Abs", ["x"], ["a"])]
+    nodes = [choice("t", "y", node("Neg", ["a"], ["r"]), shape=[2]), node("Abs", ["x"], ["a"])]
     sorted_, _ = applied(SORT_NODES, make(nodes, {"x": [2]}, {"y": [2]}, {"t": np.array(True)}))
     assert ops(sorted_) == ["Abs", "If"]
 
@@ -185,13 +184,11 @@ def test_broken_graphs_say_where() -> None:
 
 
 def test_dead_nodes_go_and_captured_ones_stay() -> None:
-    body = helper.make_graph([node("Neg", ["a"], ["r"])], "body", [], [value("r", [2])])
     nodes = [
         node("Abs", ["x"], ["a"]),
         node("Exp", ["x"], ["lost"]),
         node("Log", ["lost"], ["also"]),
-        node("If", ["t"], ["y"], then_branch=body, else_branch=body),
-        node("If", ["t"], ["dead"], then_branch=body, else_branch=body),
+        *(choice("t", name, node("Neg", ["a"], ["r"]), shape=[2]) for name in ("y", "dead")),
     ]
     cleaned, changes = applied(REMOVE_DEAD, make(nodes, {"x": [2]}, {"y": [2]}, {"t": np.array(True)}))
     assert ops(cleaned) == ["Abs", "If"]
@@ -199,8 +196,7 @@ def test_dead_nodes_go_and_captured_ones_stay() -> None:
 
 
 def test_unused_and_doubly_stored_tensors_go() -> None:
-    body = helper.make_graph([node("Add", ["x", "k"], ["r"])], "body", [], [value("r", [2])])
-    nodes = [node("If", ["t"], ["q"], then_branch=body, else_branch=body), node("Add", ["q", "w"], ["y"])]
+    nodes = [choice("t", "q", node("Add", ["x", "k"], ["r"]), shape=[2]), node("Add", ["q", "w"], ["y"])]
     stored = {"t": np.array(True), "k": weights(2), "w": weights(2), "unused": weights(3)}
     proto = make_proto(nodes, {"x": [2]}, {"y": [2]}, stored)
     proto.graph.initializer.append(onnx.numpy_helper.from_array(np.ones(2, np.float32), "w"))
@@ -251,12 +247,7 @@ def test_local_functions_are_inlined() -> None:
 
 def test_bodies_are_left_alone() -> None:
     inner = [constant("one", np.ones(2, np.float32)), node("Identity", ["x"], ["i"]), node("Add", ["i", "one"], ["r"])]
-    body = helper.make_graph(inner, "body", [], [value("r", [2])])
-    model = make(
-        [node("If", ["t"], ["y"], then_branch=body, else_branch=body)],
-        {"x": [2], "t": value("t", [], "bool")},
-        {"y": [2]},
-    )
+    model = make([choice("t", "y", *inner, shape=[2])], {"x": [2], "t": Typed("bool", [])}, {"y": [2]})
     cleaned, changes = clean(model)
     assert [item.op_type for item in cleaned.proto.graph.node[0].attribute[0].g.node] == ["Constant", "Identity", "Add"]
     assert {change.rule for change in changes} == {"name-nodes"}

@@ -7,7 +7,7 @@ import pytest
 from edgert.errors import ModelError
 from edgert.graph import Node, NodeCost, count, to_bytes
 from edgert.graph.count import Product, product_of
-from tests.unit.graph.graphs import make, node, value, weights
+from tests.helpers.models import make, node, value, weights
 
 
 def cost(

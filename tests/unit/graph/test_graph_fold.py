@@ -1,12 +1,12 @@
 import numpy as np
 import onnx
 import pytest
-from onnx import helper, numpy_helper
+from onnx import numpy_helper
 
 from edgert.graph import Model, fold_constants as fold_module, to_bytes
 from edgert.graph.fold_constants import FOLD_CONSTANTS
 from edgert.graph.onnx_convert import to_graph
-from tests.unit.graph.graphs import applied, assert_same, becomes, make, node, ops, value, weights
+from tests.helpers.models import Typed, applied, assert_same, becomes, choice, make, node, ops, value, weights
 
 AXIS0 = {"zero": np.array([0]), "minus": np.array([-1]), "two": np.array([2]), "four": np.array([4])}
 
@@ -134,9 +134,8 @@ def test_graph_outputs_stay() -> None:
 
 
 def test_a_folded_name_that_a_body_captures_is_stored() -> None:
-    body = helper.make_graph([node("Add", ["x", "d"], ["r"])], "body", [], [value("r", [2])])
-    nodes = [node("Add", ["k", "k"], ["d"]), node("If", ["c"], ["y"], then_branch=body, else_branch=body)]
-    model = make(nodes, {"x": [2], "c": value("c", [], "bool")}, {"y": [2]}, {"k": weights(2)})
+    nodes = [node("Add", ["k", "k"], ["d"]), choice("c", "y", node("Add", ["x", "d"], ["r"]), shape=[2])]
+    model = make(nodes, {"x": [2], "c": Typed("bool", [])}, {"y": [2]}, {"k": weights(2)})
     folded, _ = applied(FOLD_CONSTANTS, model)
     assert ops(folded) == ["If"]
     assert "d" in stored(folded)

@@ -13,7 +13,7 @@ from edgert.backend.ort.runtime import open_session, session_settings
 from edgert.errors import BuildError, ModelError
 from edgert.graph import Model, ModelSummary, from_proto, inspect
 from edgert.graph.inspection import unsupported_nodes
-from tests.unit.graph.graphs import make, make_proto, node, value, weights
+from tests.helpers.models import Typed, choice, make, make_proto, node, weights
 
 
 def conv_proto(batch: int | str = 1, **options: Any) -> onnx.ModelProto:
@@ -105,9 +105,8 @@ def test_a_models_own_functions_are_no_strangers() -> None:
 
 
 def test_control_flow_is_told() -> None:
-    body = helper.make_graph([node("Neg", ["x"], ["r"])], "body", [], [value("r", [2])])
-    nodes = [node("If", ["t"], ["y"], then_branch=body, else_branch=body)]
-    model = make(nodes, {"x": [2], "t": value("t", [], "bool")}, {"y": [2]})
+    nodes = [choice("t", "y", node("Neg", ["x"], ["r"]), shape=[2])]
+    model = make(nodes, {"x": [2], "t": Typed("bool", [])}, {"y": [2]})
     assert "control flow (If)" in warnings(inspect(model))
 
 

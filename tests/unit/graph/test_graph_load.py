@@ -12,7 +12,7 @@ from onnx import helper
 from edgert import limits
 from edgert.errors import ModelError
 from edgert.graph import from_proto, load, to_bytes
-from tests.unit.graph.graphs import make_proto, node, value, weights
+from tests.helpers.models import choice, make_proto, node, value, weights
 
 
 def conv_proto() -> onnx.ModelProto:
@@ -335,8 +335,7 @@ def test_a_tensor_of_very_many_dimensions_is_refused(tmp_path: Path, place: str)
     elif place == "stored":
         proto.graph.initializer.append(helper.make_tensor("many", onnx.TensorProto.FLOAT, many, [1.0]))
     else:
-        body = helper.make_graph([node("Identity", ["x"], ["out"])], "body", [], [value("out", many)])
-        proto.graph.node.append(node("If", ["yes"], ["chosen"], then_branch=body, else_branch=body))
+        proto.graph.node.append(choice("yes", "chosen", node("Identity", ["x"], ["out"]), shape=many))
     assert "65 dimensions, at most 32 are allowed" in refusal(save(proto, tmp_path)).why
 
 

@@ -9,7 +9,7 @@ from edgert.errors import ModelError
 from edgert.graph import Graph, Model, Names, Node, clean, extract, from_proto, read, write
 from edgert.graph.onnx_convert import to_graph, to_proto
 from tests.helpers import models
-from tests.unit.graph.graphs import make_proto, node, value, weights
+from tests.helpers.models import Typed, choice, make, make_proto, node, value, weights
 
 
 def small() -> Model:
@@ -83,19 +83,11 @@ def test_names_are_new_and_the_same_each_time() -> None:
 
 def test_bodies_keep_their_own_names_to_themselves() -> None:
     def body(name: str, op: str) -> object:
-        value = helper.make_tensor_value_info(f"out_{name}", TensorProto.FLOAT, [4])
-        nodes = [
-            helper.make_node(op, ["x"], [f"in_{name}"]),
-            helper.make_node("Relu", [f"in_{name}"], [f"out_{name}"]),
-        ]
-        return helper.make_graph(nodes, name, [], [value])
+        nodes = [node(op, ["x"], [f"in_{name}"]), node("Relu", [f"in_{name}"], [f"out_{name}"])]
+        return helper.make_graph(nodes, name, [], [value(f"out_{name}", [4])])
 
-    choice = helper.make_node("If", ["c"], ["y"], then_branch=body("a", "Neg"), else_branch=body("b", "Abs"), name="if")
-    ends = [helper.make_tensor_value_info(n, t, s) for n, t, s in (("c", TensorProto.BOOL, []), ("x", 1, [4]))]
-    out = [helper.make_tensor_value_info("y", TensorProto.FLOAT, [4])]
-    model = from_proto(
-        helper.make_model(helper.make_graph([choice], "g", ends, out), opset_imports=[helper.make_opsetid("", 17)])
-    )
+    chosen = node("If", ["c"], ["y"], then_branch=body("a", "Neg"), else_branch=body("b", "Abs"), name="if")
+    model = make([chosen], {"c": Typed("bool", []), "x": [4]}, {"y": [4]})
     graph = read(model)
     assert graph.nodes[0].captured == {"x"}
     part = write(extract(graph, ["y"]), model)
@@ -120,12 +112,9 @@ def test_producers_consumers_and_constants() -> None:
 
 
 def test_names_captured_by_bodies_are_visible() -> None:
-    inner = helper.make_graph([node("Relu", ["a"], ["r"])], "inner", [], [value("r", [2])])
-    outer = helper.make_graph(
-        [node("If", ["c2"], ["q"], then_branch=inner, else_branch=inner)], "o", [], [value("q", [2])]
-    )
-    nodes = [node("Neg", ["x"], ["a"]), node("If", ["c"], ["y"], then_branch=outer, else_branch=outer)]
-    feeds = {"x": [2], "c": value("c", [], "bool"), "c2": value("c2", [], "bool")}
+    inner = choice("c2", "q", node("Relu", ["a"], ["r"]), shape=[2])
+    nodes = [node("Neg", ["x"], ["a"]), choice("c", "y", inner, shape=[2])]
+    feeds = {"x": [2], "c": Typed("bool", []), "c2": Typed("bool", [])}
     graph = graph_of(make_proto(nodes, feeds, {"y": None}))
     assert graph.captured == {"a", "c2"}
     assert not graph.is_private("a")

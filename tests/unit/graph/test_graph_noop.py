@@ -2,11 +2,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from onnx import helper
 
 from edgert.graph import Model
 from edgert.graph.clean import REMOVE_NOOPS
-from tests.unit.graph.graphs import applied, assert_same, becomes, make, node, ops, value, weights
+from tests.helpers.models import applied, assert_same, becomes, choice, make, node, ops, value, weights
 
 IDLE: list[tuple[Any, dict[str, Any], int]] = [
     (node("Identity", ["a"], ["b"]), {}, 17),
@@ -83,11 +82,10 @@ def test_outputs_that_need_a_node_keep_one() -> None:
 
 
 def test_names_that_bodies_capture_stay() -> None:
-    body = helper.make_graph([node("Neg", ["b"], ["r"])], "body", [], [value("r", [4])])
     nodes = [
         node("Relu", ["x"], ["a"]),
         node("Identity", ["a"], ["b"]),
-        node("If", ["t"], ["y"], then_branch=body, else_branch=body),
+        choice("t", "y", node("Neg", ["b"], ["r"]), shape=[4]),
     ]
     model = make(nodes, {"x": [4]}, {"y": [4]}, {"t": np.array(True)})
     assert applied(REMOVE_NOOPS, model)[0] is model

@@ -5,41 +5,36 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, helper, numpy_helper
+from onnx import helper, numpy_helper
 
 from edgert.errors import ModelError
 from edgert.graph import Model, from_proto, raise_opset, to_bytes
 from edgert.graph.opset import opset
-
-X = helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 2, 10, 12])
-Y = helper.make_tensor_value_info("y", TensorProto.FLOAT, [None] * 4)
+from tests.helpers.models import choice, make_proto, node, value
 
 
-def old(node: Any, version: int, **stored: Any) -> Model:
+def old(single: Any, version: int, **stored: Any) -> Model:
     """A model of one node in an old opset."""
-    arrays = [numpy_helper.from_array(np.asarray(array), name) for name, array in stored.items()]
-    proto = helper.make_model(
-        helper.make_graph([node], "g", [X], [Y], arrays), opset_imports=[helper.make_opsetid("", version)], ir_version=4
-    )
+    proto = make_proto([single], {"x": [1, 2, 10, 12]}, {"y": [None] * 4}, stored, opset=version, ir=4)
     proto.metadata_props.add(key="author", value="somebody")
     return from_proto(proto, "old.onnx")
 
 
 def upsample(**attributes: Any) -> Any:
-    return helper.make_node("Upsample", ["x"], ["y"], name="up", scales=[1.0, 1.0, 2.0, 2.0], **attributes)
+    return node("Upsample", ["x"], ["y"], name="up", scales=[1.0, 1.0, 2.0, 2.0], **attributes)
 
 
 def test_a_newer_model_is_left_alone() -> None:
-    model = old(helper.make_node("Relu", ["x"], ["y"]), 18)
+    model = old(node("Relu", ["x"], ["y"]), 18)
     assert raise_opset(model, 17) is model
     assert opset(model) == 18
 
 
 def test_an_upsample_becomes_a_resize_that_samples_alike() -> None:
     raised = raise_opset(old(upsample(mode="linear"), 7), 17)
-    (node,) = raised.proto.graph.node
-    assert (node.op_type, node.domain, node.name, list(node.output)) == ("Resize", "", "up", ["y"])
-    given = {item.name: helper.get_attribute_value(item) for item in node.attribute}
+    (made,) = raised.proto.graph.node
+    assert (made.op_type, made.domain, made.name, list(made.output)) == ("Resize", "", "up", ["y"])
+    given = {item.name: helper.get_attribute_value(item) for item in made.attribute}
     assert given == {"mode": b"linear", "coordinate_transformation_mode": b"asymmetric"}
     (scales,) = raised.proto.graph.initializer
     assert numpy_helper.to_array(scales).tolist() == [1, 1, 2, 2]
@@ -59,31 +54,25 @@ def test_what_the_converter_would_lose_is_kept() -> None:
 
 def test_an_operator_without_an_equal_is_named() -> None:
     with pytest.raises(ModelError) as caught:
-        raise_opset(old(helper.make_node("ImageScaler", ["x"], ["y"], name="scaler"), 7), 17)
+        raise_opset(old(node("ImageScaler", ["x"], ["y"], name="scaler"), 7), 17)
     assert "ImageScaler" in caught.value.why
     assert "'scaler'" in caught.value.why
 
 
 @pytest.mark.parametrize("scales", [[1, 1, 2, 0.5], None])
 def test_a_resize_that_cannot_be_said_in_new_words_is_named(scales: list[float] | None) -> None:
-    node = helper.make_node("Resize", ["x", "s"], ["y"], name="odd")
-    model = old(node, 10, **({} if scales is None else {"s": np.array(scales, np.float32)}))
+    resize = node("Resize", ["x", "s"], ["y"], name="odd")
+    model = old(resize, 10, **({} if scales is None else {"s": np.array(scales, np.float32)}))
     if scales is None:
-        model.proto.graph.input.append(helper.make_tensor_value_info("s", TensorProto.FLOAT, [4]))
+        model.proto.graph.input.append(value("s", [4]))
     with pytest.raises(ModelError) as caught:
         raise_opset(model, 17)
     assert "'odd' (Resize)" in caught.value.why
 
 
 def test_an_upsample_inside_a_body_is_named() -> None:
-    body = helper.make_graph(
-        [helper.make_node("Upsample", ["x", "s"], ["b"], name="inner")],
-        "body",
-        [],
-        [helper.make_tensor_value_info("b", TensorProto.FLOAT, None)],
-    )
-    node = helper.make_node("If", ["c"], ["y"], then_branch=body, else_branch=body)
+    chosen = choice("c", "y", node("Upsample", ["x", "s"], ["b"], name="inner"))
     with pytest.raises(ModelError) as caught:
-        raise_opset(old(node, 9, c=np.array(True), s=np.array([1, 1, 2, 2], np.float32)), 17)
+        raise_opset(old(chosen, 9, c=np.array(True), s=np.array([1, 1, 2, 2], np.float32)), 17)
     assert "'inner'" in caught.value.why
     assert "opset 9" in caught.value.why

@@ -3,7 +3,7 @@ import pytest
 
 from edgert.errors import ModelError
 from edgert.graph import Model, infer, inputs, outputs, to_bytes, with_shapes
-from tests.unit.graph.graphs import make, node, value, weights
+from tests.helpers.models import make, node, value, weights
 
 CONV = node("Conv", ["x", "w"], ["c"], pads=[1, 1, 1, 1])
 

@@ -11,7 +11,7 @@ from edgert.errors import ModelError
 from edgert.graph import Graph, TensorSpec, inputs, outputs, read
 from edgert.graph.model import element_type
 from edgert.graph.type_inference import cast_node, dtypes, signature
-from tests.unit.graph.graphs import make, node, value, weights
+from tests.helpers.models import make, node, value, weights
 
 RELU = [node("Relu", ["x"], ["y"])]
 

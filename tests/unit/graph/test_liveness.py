@@ -1,17 +1,15 @@
 """Memory of tensors that are alive at the same time."""
 
-from onnx import TensorProto, helper
-
 from edgert.graph import Graph, read
 from edgert.graph.count import peak_bytes
-from tests.helpers.models import make
+from tests.helpers.models import make, node
 
 KIB = 256 * 4  # a float32 tensor of shape (256,)
 
 
 def graph(*nodes: tuple[str, list[str], list[str]], outputs: tuple[str, ...] = ("y",)) -> Graph:
-    made = [helper.make_node(op, reads, writes) for op, reads, writes in nodes]
-    kinds = dict.fromkeys(("x", *outputs), ((256,), TensorProto.FLOAT))
+    made = [node(op, reads, writes) for op, reads, writes in nodes]
+    kinds = dict.fromkeys(("x", *outputs), (256,))
     return read(make(made, {"x": kinds["x"]}, {name: kinds[name] for name in outputs}))
 
 

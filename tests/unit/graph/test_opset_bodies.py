@@ -3,20 +3,18 @@
 import numpy as np
 import onnxruntime
 import pytest
-from onnx import NodeProto, TensorProto, checker, helper
+from onnx import NodeProto, checker, helper
 
 from edgert.graph.opset import opset, raise_opset
-from tests.helpers.models import make
-
-FLOAT = TensorProto.FLOAT
+from tests.helpers.models import Typed, make, node, value
 
 
 def sums(source: str, result: str) -> list[NodeProto]:
     """Operators whose settings become tensors in opset 13: their converter adds one to each graph."""
     return [
-        helper.make_node("ReduceSum", [source], [f"{result}_sum"], axes=[0], keepdims=1),
-        helper.make_node("Unsqueeze", [f"{result}_sum"], [f"{result}_deep"], axes=[0]),
-        helper.make_node("Squeeze", [f"{result}_deep"], [result], axes=[0]),
+        node("ReduceSum", [source], [f"{result}_sum"], axes=[0], keepdims=1),
+        node("Unsqueeze", [f"{result}_sum"], [f"{result}_deep"], axes=[0]),
+        node("Squeeze", [f"{result}_deep"], [result], axes=[0]),
     ]
 
 
@@ -26,16 +24,14 @@ def nested(depth: int) -> list[NodeProto]:
     for name in ("then_branch", "else_branch"):
         result = f"{name}_{depth}"
         inner = nested(depth - 1) if depth > 1 else []
-        ends = [helper.make_tensor_value_info(result, FLOAT, None)]
-        branches[name] = helper.make_graph([*sums("x", result), *inner], result, [], ends)
-    return [helper.make_node("If", ["flag"], [f"chosen_{depth}"], **branches)]
+        branches[name] = helper.make_graph([*sums("x", result), *inner], result, [], [value(result, None)])
+    return [node("If", ["flag"], [f"chosen_{depth}"], **branches)]
 
 
 @pytest.mark.parametrize("depth", [1, 2])
 def test_tensors_of_bodies_have_names_of_their_own_after_conversion(depth: int) -> None:
-    last = helper.make_node("Add", ["outer", f"chosen_{depth}"], ["y"])
-    inputs = {"x": ((4, 4), FLOAT), "flag": ((), TensorProto.BOOL)}
-    model = make([*sums("x", "outer"), *nested(depth), last], inputs, {"y": ((1, 4), FLOAT)})
+    last = node("Add", ["outer", f"chosen_{depth}"], ["y"])
+    model = make([*sums("x", "outer"), *nested(depth), last], {"x": (4, 4), "flag": Typed("bool", ())}, {"y": (1, 4)})
     model.proto.opset_import[0].version = 12
     raised = raise_opset(model, 17)
     assert opset(raised) == 17

@@ -8,7 +8,7 @@ import cv2
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto, helper
 
 from edgert import Pipeline
 from edgert.config.model_section import DetectTask
@@ -18,7 +18,7 @@ from edgert.graph import inputs, load
 from edgert.stages.crop import Geometry
 from edgert.stages.decode.kinds import decoder_for
 from edgert.wiring.starter import starter
-from tests.helpers.models import constant, make
+from tests.helpers.models import Typed, choice, constant, make_proto, node
 
 IMAGE = ("N", 3, 64, 96)
 ROWS = np.array([[0.5, 0.5, 0.25, 0.5, 0.9, 2], [0.25, 0.5, 0.25, 0.25, 0.6, 1]], np.float32)
@@ -31,23 +31,18 @@ def deployed(
     corners = np.hstack([ROWS[:, :2] - ROWS[:, 2:4] / 2, ROWS[:, :2] + ROWS[:, 2:4] / 2])
     stored = {"corners": corners, "found": ROWS[:, 4], "kinds": ROWS[:, 5].astype(np.int64), "zero": np.float32(0)}
     nodes = [
-        helper.make_node("Cast", [size], ["asked"], to=TensorProto.FLOAT),
-        helper.make_node("Concat", ["asked", "asked"], ["both"], axis=1),
-        helper.make_node("ReduceMean", ["images"], ["mean"], keepdims=0),
-        helper.make_node("Mul", ["mean", "zero"], ["nothing"]),
-        helper.make_node("Mul", ["corners", "both"], ["pixels"]),
-        helper.make_node("Add", ["pixels", "nothing"], ["boxes"]),
-        helper.make_node("Add", ["found", "nothing"], ["scores"]),
-        helper.make_node("Identity", ["kinds"], ["labels"]),
+        node("Cast", [size], ["asked"], to=TensorProto.FLOAT),
+        node("Concat", ["asked", "asked"], ["both"], axis=1),
+        node("ReduceMean", ["images"], ["mean"], keepdims=0),
+        node("Mul", ["mean", "zero"], ["nothing"]),
+        node("Mul", ["corners", "both"], ["pixels"]),
+        node("Add", ["pixels", "nothing"], ["boxes"]),
+        node("Add", ["found", "nothing"], ["scores"]),
+        node("Identity", ["kinds"], ["labels"]),
     ]
-    real = TensorProto.FLOAT
-    results = {"labels": ((2,), TensorProto.INT64), "boxes": ((2, 4), real), "scores": ((2,), real)}
-    proto = make(nodes, {"images": (image, real), size: (("N", 2), kind)}, results, stored).proto
-    proto.ir_version = ir
-    if ir < 4:
-        stored_too = (helper.make_tensor_value_info(t.name, t.data_type, t.dims) for t in proto.graph.initializer)
-        proto.graph.input.extend(stored_too)
-    onnx.save(proto, path)
+    results = {"labels": Typed("int64", (2,)), "boxes": (2, 4), "scores": (2,)}
+    feeds = {"images": image, size: Typed(kind, ("N", 2))}
+    onnx.save(make_proto(nodes, feeds, results, stored, ir=ir, listed=ir < 4), path)
     return path
 
 
@@ -112,16 +107,8 @@ def test_an_engine_of_one_s_own_is_fed_all_of_them(tmp_path: Path) -> None:
 )
 def test_an_image_without_a_batch_dimension_gets_one(tmp_path: Path, shape: Any, wanted: Any, opset: int) -> None:
     """The input is read inside of a branch as well."""
-    inner = helper.make_graph(
-        [helper.make_node("Identity", ["x"], ["inside"])], "then", [], [helper.make_empty_tensor_value_info("inside")]
-    )
-    nodes = [
-        helper.make_node("If", ["yes"], ["same"], then_branch=inner, else_branch=inner),
-        helper.make_node("Add", ["x", "same"], ["y"]),
-    ]
-    taken, given = ([helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)] for name in ("x", "y"))
-    graph = helper.make_graph(nodes, "g", taken, given, [numpy_helper.from_array(np.array(True), "yes")])
-    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=7)
+    nodes = [choice("yes", "same", node("Identity", ["x"], ["inside"])), node("Add", ["x", "same"], ["y"])]
+    proto = make_proto(nodes, {"x": shape}, {"y": shape}, {"yes": np.array(True)}, opset=opset, ir=7)
     onnx.save(proto, tmp_path / "m.onnx")
     model = load(tmp_path / "m.onnx")
     assert inputs(model)[0].shape == wanted

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from edgert.graph.operators import clip_bounds, is_copy, is_interpolation, non_negative
-from tests.unit.graph.graphs import make, node
+from tests.helpers.models import make, node
 from tests.unit.quantization.nets import graph_of
 
 STORED = {"one": np.float32(1), "low": np.float32(-1), "kinds": np.float32([1, 2, -1, 3]).reshape(4, 1, 1)}

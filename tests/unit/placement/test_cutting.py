@@ -4,13 +4,13 @@ from itertools import pairwise, product
 
 import numpy as np
 import pytest
-from onnx import TensorProto, helper
 
 from edgert.backend.ort import Function
 from edgert.errors import PlacementError
 from edgert.graph import Graph, Model, read
 from edgert.placement.cutting import MOST_PARTS, Part, cut, partition
 from tests.helpers import models
+from tests.helpers.models import make, node
 
 SHAPE = (1, 2)
 
@@ -22,19 +22,16 @@ def random_graph(seed: int, count: int = 10) -> tuple[Model, Graph]:
     nodes = []
     for n in range(count):
         pair = [made[i] for i in random.integers(max(0, len(made) - 4), len(made), size=2)]
-        nodes.append(helper.make_node("Add", pair, [f"t{n}"], name=f"n{n}"))
+        nodes.append(node("Add", pair, [f"t{n}"], name=f"n{n}"))
         made.append(f"t{n}")
     read_ones = {name for node in nodes for name in node.input}
-    ends = [name for name in made[1:] if name not in read_ones]
-    kind = TensorProto.FLOAT
-    model = models.make(nodes, {"x": (SHAPE, kind)}, dict.fromkeys(ends, (SHAPE, kind)))
+    model = make(nodes, {"x": SHAPE}, dict.fromkeys([name for name in made[1:] if name not in read_ones], SHAPE))
     return model, read(model)
 
 
 def chain(count: int) -> Graph:
-    nodes = [helper.make_node("Relu", [f"t{n}"], [f"t{n + 1}"], name=f"n{n}") for n in range(count)]
-    kind = TensorProto.FLOAT
-    return read(models.make(nodes, {"t0": (SHAPE, kind)}, {f"t{count}": (SHAPE, kind)}))
+    nodes = [node("Relu", [f"t{n}"], [f"t{n + 1}"], name=f"n{n}") for n in range(count)]
+    return read(make(nodes, {"t0": SHAPE}, {f"t{count}": SHAPE}))
 
 
 def check(graph: Graph, places: dict[str, str], parts: tuple[Part, ...]) -> None:
@@ -46,9 +43,9 @@ def check(graph: Graph, places: dict[str, str], parts: tuple[Part, ...]) -> None
         assert made.issuperset(part.inputs)
         nodes = [node for node in graph.nodes if node.name in part.nodes]
         own = set(part.inputs)
-        for node in nodes:
-            assert own.issuperset(node.reads)
-            own.update(node.outputs)
+        for one in nodes:
+            assert own.issuperset(one.reads)
+            own.update(one.outputs)
         later = {name for other in parts[number + 1 :] for name in other.inputs}
         assert set(part.outputs) == own.difference(part.inputs) & (later | graph.output_names)
         made |= set(part.outputs)
@@ -68,10 +65,10 @@ def fewest(graph: Graph, places: dict[str, str]) -> int:
 
     def taken(done: frozenset[str], here: str) -> frozenset[str]:
         made = {"x", *(name for node in graph.nodes if node.name in done for name in node.outputs)}
-        for node in graph.nodes:
-            if node.name not in done and places[node.name] == here and made.issuperset(node.reads):
-                done |= {node.name}
-                made.update(node.outputs)
+        for each in graph.nodes:
+            if each.name not in done and places[each.name] == here and made.issuperset(each.reads):
+                done |= {each.name}
+                made.update(each.outputs)
         return done
 
     everything = frozenset(node.name for node in graph.nodes)
@@ -125,10 +122,9 @@ def test_parts_compute_what_the_whole_computes() -> None:
 
 def test_a_tensor_whose_size_depends_on_the_data_cannot_be_handed_on() -> None:
     ends_early = models.keep_above()
-    nodes = [*ends_early.proto.graph.node, helper.make_node("Relu", ["rows"], ["positive"], name="relu")]
+    nodes = [*ends_early.proto.graph.node, node("Relu", ["rows"], ["positive"], name="relu")]
     weights = {"axis": np.array([0], np.int64), "zero": np.array(0, np.int64), "limit": np.array(0.5, np.float32)}
-    kind = TensorProto.FLOAT
-    model = models.make(nodes, {"x": ((1, 10, 6), kind)}, {"positive": (("kept", 6), kind)}, weights)
+    model = make(nodes, {"x": (1, 10, 6)}, {"positive": ("kept", 6)}, weights)
     graph = read(model)
     first, _ = partition(graph, {node.name: "cpu1" if node.op == "Relu" else "cpu0" for node in graph.nodes})
     with pytest.raises(PlacementError, match="cannot be cut") as caught:

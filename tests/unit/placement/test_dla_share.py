@@ -14,8 +14,8 @@ from edgert.graph.dla_rewrites.apply import fit_model, prepare_for_dla, prove
 from edgert.graph.model import Array
 from edgert.placement.dla_share import compare, survey, target_of
 from tests.helpers import yolo_models
+from tests.helpers.models import make, node, weights
 from tests.unit.graph.dla_rewrites.proving import feeds, run
-from tests.unit.graph.graphs import make, node, weights
 from tools.networks.yolo import yolov8
 
 ORIN = Target(2, "10.3", "int8")
@@ -32,8 +32,7 @@ def network(last: str = "GlobalAveragePool") -> Model:
         node(last, ["d"], ["y"], name="last"),
     ]
     shape = [1, 8, 1, 1] if last == "GlobalAveragePool" else [1, 8, 16, 16]
-    stored = {"w": weights(4, 3, 3, 3), "v": weights(8, 4, 1, 1)}
-    return make(nodes, {"x": [1, 3, 16, 16]}, {"y": shape}, stored)
+    return make(nodes, {"x": [1, 3, 16, 16]}, {"y": shape}, {"w": weights(4, 3, 3, 3), "v": weights(8, 4, 1, 1)})
 
 
 def test_survey_of_a_small_network() -> None:

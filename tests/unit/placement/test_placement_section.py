@@ -2,25 +2,20 @@ from collections.abc import Sequence
 
 import numpy as np
 import pytest
-from onnx import TensorProto, helper
 
 from edgert.config.engine_choice import ReplicateConfig
 from edgert.errors import PlacementError
 from edgert.graph import Graph, read
 from edgert.placement.cutting import accelerators_of, assign, check_accelerators, weights_of
-from tests.helpers import models
+from tests.helpers.models import make, node
 
 NAMES = ("/backbone/conv", "/neck/conv", "/head/cls", "/head/box")
 
 
 def chain(names: Sequence[str] = NAMES, ops: Sequence[str] = ()) -> Graph:
     ops = ops or ["Relu"] * len(names)
-    nodes = [
-        helper.make_node(op, [f"t{n}"], [f"t{n + 1}"], name=name)
-        for n, (name, op) in enumerate(zip(names, ops, strict=True))
-    ]
-    kind = TensorProto.FLOAT
-    return read(models.make(nodes, {"t0": ((1, 2), kind)}, {f"t{len(names)}": ((1, 2), kind)}))
+    nodes = [node(op, [f"t{n}"], [f"t{n + 1}"], name=name) for n, (name, op) in enumerate(zip(names, ops, strict=True))]
+    return read(make(nodes, {"t0": (1, 2)}, {f"t{len(names)}": (1, 2)}))
 
 
 def test_the_last_glob_that_fits_decides() -> None:
@@ -51,14 +46,12 @@ def test_a_glob_may_fit_a_node_that_was_folded_away() -> None:
 def quantized() -> Graph:
     """conv → relu in bytes: Q and DQ between them that the file does not know."""
     nodes = [
-        helper.make_node("Relu", ["x"], ["a"], name="first"),
-        helper.make_node("QuantizeLinear", ["a", "s", "z"], ["q"], name="a_quantized"),
-        helper.make_node("DequantizeLinear", ["q", "s", "z"], ["d"], name="a_dequantized"),
-        helper.make_node("Relu", ["d"], ["y"], name="second"),
+        node("Relu", ["x"], ["a"], name="first"),
+        node("QuantizeLinear", ["a", "s", "z"], ["q"], name="a_quantized"),
+        node("DequantizeLinear", ["q", "s", "z"], ["d"], name="a_dequantized"),
+        node("Relu", ["d"], ["y"], name="second"),
     ]
-    kind = TensorProto.FLOAT
-    weights = {"s": np.array(0.1, np.float32), "z": np.array(0, np.uint8)}
-    return read(models.make(nodes, {"x": ((1, 2), kind)}, {"y": ((1, 2), kind)}, weights))
+    return read(make(nodes, {"x": (1, 2)}, {"y": (1, 2)}, {"s": np.array(0.1, np.float32), "z": np.array(0, np.uint8)}))
 
 
 def test_a_quantized_model_hands_on_bytes() -> None:

@@ -4,7 +4,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from onnx import TensorProto, helper
 
 from edgert.errors import ArtifactError, PlacementError
 from edgert.graph import Graph, read
@@ -21,7 +20,7 @@ from edgert.placement.profile import (
 )
 from edgert.placement.run_load import run_load
 from edgert.placement.segment_engines import steps
-from tests.helpers import models
+from tests.helpers.models import make, node
 
 MIB = 2**20
 SIDE = 512  # 512 × 512 floats are 1 MiB
@@ -31,12 +30,11 @@ MACHINE = {"cpu": "some", "runtime": "ort 1"}
 def graph() -> Graph:
     """x → a → b → c → y, 1 MiB everywhere; c also reads a."""
     nodes = [
-        helper.make_node("Relu", ["x"], ["a"], name="a"),
-        helper.make_node("Relu", ["a"], ["b"], name="b"),
-        helper.make_node("Add", ["a", "b"], ["y"], name="c"),
+        node("Relu", ["x"], ["a"], name="a"),
+        node("Relu", ["a"], ["b"], name="b"),
+        node("Add", ["a", "b"], ["y"], name="c"),
     ]
-    kind = TensorProto.FLOAT
-    return read(models.make(nodes, {"x": ((SIDE, SIDE), kind)}, {"y": ((SIDE, SIDE), kind)}))
+    return read(make(nodes, {"x": (SIDE, SIDE)}, {"y": (SIDE, SIDE)}))
 
 
 def profile(contention: float = 1.0) -> Profile:
@@ -50,9 +48,7 @@ def profile(contention: float = 1.0) -> Profile:
 def test_inputs_of_a_network_keep_their_order() -> None:
     """Edges of a set of names would differ from process to process."""
     names = [f"input{number}" for number in range(8)]
-    kind = TensorProto.FLOAT
-    node = helper.make_node("Sum", names, ["y"], name="a")
-    model = read(models.make([node], dict.fromkeys(names, ((1,), kind)), {"y": ((1,), kind)}))
+    model = read(make([node("Sum", names, ["y"], name="a")], dict.fromkeys(names, (1,)), {"y": (1,)}))
     network = network_of(replace(profile(), units=(ProfiledUnit("a", ("a",), {"cpu0": 1.0, "cpu1": 1.0}),)), model)
     assert [edge.name for edge in network.edges] == [*names, "y"]
 

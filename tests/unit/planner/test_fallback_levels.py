@@ -5,7 +5,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from onnx import TensorProto, helper
 from rich.console import Console
 
 from edgert.assemble.governing import Cost, rules_of
@@ -14,12 +13,11 @@ from edgert.cli.plan_command import show_plan
 from edgert.config import PipelineFile, load_pipeline
 from edgert.config.pipeline_file import BudgetConfig
 from edgert.errors import ConfigError
-from edgert.graph import to_bytes
 from edgert.planner import plan
 from edgert.planner.plan_page import render
 from edgert.planner.plan_text import to_json
 from edgert.planner.simulation import Scenario, simulate
-from tests.helpers.models import make
+from tests.helpers.models import node, save
 from tests.unit.planner.test_simulation import profile
 
 XAVIER, MODE = "xavier-nx-8gb", "MODE_15W_2CORE"
@@ -36,12 +34,11 @@ SMALLER = """
 def network(path: Path, side: int = 256, rows: int | str = 1) -> None:
     """Two convolutions, which a DLA does with less energy than a GPU."""
     nodes = [
-        helper.make_node("Conv", ["x", "w"], ["a"], name="first", pads=[1] * 4),
-        helper.make_node("Conv", ["a", "v"], ["y"], name="second", pads=[1] * 4),
+        node("Conv", ["x", "w"], ["a"], name="first", pads=[1] * 4),
+        node("Conv", ["a", "v"], ["y"], name="second", pads=[1] * 4),
     ]
     arrays = {"w": np.full((16, 3, 3, 3), 0.1, np.float32), "v": np.full((16, 16, 3, 3), 0.1, np.float32)}
-    inputs = {"x": ((rows, 3, side, side), TensorProto.FLOAT)}
-    path.write_bytes(to_bytes(make(nodes, inputs, {"y": ((rows, 16, side, side), TensorProto.FLOAT)}, arrays)))
+    save(path, nodes, {"x": (rows, 3, side, side)}, {"y": (rows, 16, side, side)}, arrays)
 
 
 def pipeline(folder: Path, budgets: str, models: str = ELSEWHERE, fps: int = 240) -> PipelineFile:

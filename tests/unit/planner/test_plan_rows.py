@@ -4,10 +4,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from onnx import TensorProto, helper
 
 from edgert.config import load_pipeline
-from edgert.graph import to_bytes
 from edgert.installation import data_folder
 from edgert.placement.plan_record import Row
 from edgert.placement.problem import Cost, Edge, Network, Transition, Unit
@@ -17,7 +15,7 @@ from edgert.planner.plan_page import render
 from edgert.planner.plan_rows import CONTEXT_BYTES, NOT_PLANNED, board_parts, row_memory
 from edgert.planner.plan_text import to_json
 from edgert.planner.planning import frames_of
-from tests.helpers.models import make
+from tests.helpers.models import node, save
 from tests.unit.planner.test_planning import ORIN, pipeline
 
 
@@ -91,10 +89,10 @@ def write(folder: Path, batch: int | str, how: str, cameras: int = CAMERAS) -> P
     random, nodes, weights, last = np.random.default_rng(0), [], {}, "x"
     for layer in range(12):
         weights[f"w{layer}"] = random.normal(0, 0.05, (32, 32 if layer else 3, 3, 3)).astype(np.float32)
-        nodes.append(helper.make_node("Conv", [last, f"w{layer}"], [f"t{layer}"], name=f"c{layer}", pads=[1] * 4))
+        nodes.append(node("Conv", [last, f"w{layer}"], [f"t{layer}"], name=f"c{layer}", pads=[1] * 4))
         last = f"t{layer}"
-    shapes = {side: ((batch, depth, 32, 32), TensorProto.FLOAT) for side, depth in (("x", 3), (last, 32))}
-    (folder / "net.onnx").write_bytes(to_bytes(make(nodes, {"x": shapes["x"]}, {last: shapes[last]}, weights)))
+    shapes = {side: (batch, depth, 32, 32) for side, depth in (("x", 3), (last, 32))}
+    save(folder / "net.onnx", nodes, {"x": shapes["x"]}, {last: shapes[last]}, weights)
     names = [f"cam{number}" for number in range(cameras)]
     sources = "\n".join(f"  {name}: {{source: 'usb:{number}', fps: 30}}" for number, name in enumerate(names))
     text = f"""

@@ -4,14 +4,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from onnx import TensorProto, helper
+from onnx import TensorProto
 
 from edgert.board.record import boards
 from edgert.errors import EdgertError, ModelError
 from edgert.graph import load
 from edgert.planner import Plan, plan
 from tests.helpers import evaluation_data, exports
-from tests.helpers.models import save
+from tests.helpers.models import node, save
 
 QUICK = ("mamba", "lstm")
 """Planned on all boards at once; the others one by one, which takes minutes."""
@@ -65,9 +65,9 @@ def test_open_shapes_are_refused_by_name_on_every_board(tmp_path: Path) -> None:
 
 def test_integer_operators_are_refused_by_name_for_tensorrt(tmp_path: Path) -> None:
     nodes = [
-        helper.make_node("DynamicQuantizeLinear", ["x"], ["q", "s", "z"]),
-        helper.make_node("ConvInteger", ["q", "w", "z"], ["sums"], name="first"),
-        helper.make_node("Cast", ["sums"], ["y"], to=TensorProto.FLOAT),
+        node("DynamicQuantizeLinear", ["x"], ["q", "s", "z"]),
+        node("ConvInteger", ["q", "w", "z"], ["sums"], name="first"),
+        node("Cast", ["sums"], ["y"], to=TensorProto.FLOAT),
     ]
     stored = {"w": np.ones((4, 3, 3, 3), np.int8)}
     path = save(tmp_path / "net.onnx", nodes, {"x": (1, 3, 8, 8)}, {"y": (1, 4, 6, 6)}, stored)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from onnx import TensorProto, helper, numpy_helper
+from onnx import numpy_helper
 from rich.console import Console
 
 from edgert.cli.plan_command import show_plan
@@ -16,7 +16,7 @@ from edgert.planner import Plan, Row, plan
 from edgert.planner.plan_page import render
 from edgert.planner.plan_text import NUMBERS, headline, more_memory, numbers, to_json
 from edgert.planner.planned_model import planned_models
-from tests.helpers.models import make
+from tests.helpers.models import node, save
 
 ORIN = "orin-nx-16gb"
 
@@ -27,15 +27,13 @@ def network(path: Path) -> None:
     weights = {f"w{n}": random.normal(0, 0.1, shape).astype(np.float32) for n, shape in enumerate(
         [(32, 3, 3, 3), (64, 32, 3, 3), (64, 64, 3, 3)])}  # fmt: skip
     nodes = [
-        helper.make_node("Conv", ["x", "w0"], ["a"], name="first", pads=[1] * 4),
-        helper.make_node("Relu", ["a"], ["b"], name="relu"),
-        helper.make_node("Conv", ["b", "w1"], ["c"], name="second", pads=[1] * 4),
-        helper.make_node("Softplus", ["c"], ["d"], name="soft"),
-        helper.make_node("Conv", ["d", "w2"], ["y"], name="third", pads=[1] * 4),
+        node("Conv", ["x", "w0"], ["a"], name="first", pads=[1] * 4),
+        node("Relu", ["a"], ["b"], name="relu"),
+        node("Conv", ["b", "w1"], ["c"], name="second", pads=[1] * 4),
+        node("Softplus", ["c"], ["d"], name="soft"),
+        node("Conv", ["d", "w2"], ["y"], name="third", pads=[1] * 4),
     ]
-    inputs = {"x": ((1, 3, 64, 64), TensorProto.FLOAT)}
-    outputs = {"y": ((1, 64, 64, 64), TensorProto.FLOAT)}
-    path.write_bytes(to_bytes(make(nodes, inputs, outputs, weights)))
+    save(path, nodes, {"x": (1, 3, 64, 64)}, {"y": (1, 64, 64, 64)}, weights)
 
 
 def pipeline(
@@ -158,9 +156,9 @@ def test_rewrites_that_the_file_leaves_out(tmp_path: Path) -> None:
         plan(pipeline(tmp_path, model=text), mode="15W")
     assert caught.value.where.endswith("models.net.skip_rewrites") and str(tmp_path) in caught.value.where
     path = tmp_path / "negated.onnx"
-    nodes = [helper.make_node("Neg", ["x"], ["y"], name="negated")]
-    shape = ((1, 32, 8, 8), TensorProto.FLOAT)
-    path.write_bytes(to_bytes(make(nodes, {"x": shape}, {"y": shape}, {})))
+    nodes = [node("Neg", ["x"], ["y"], name="negated")]
+    shape = (1, 32, 8, 8)
+    save(path, nodes, {"x": shape}, {"y": shape}, {})
 
     def share(skipped: str) -> list[str]:
         file = pipeline(tmp_path, model=f", skip_rewrites: {skipped}")

@@ -10,7 +10,7 @@ from edgert.backend.ort import Function
 from edgert.graph import Graph, Model, infer, read, write
 from edgert.quantization.fp16.to_fp16 import to_fp16
 from tests.helpers.fp16_emulation import rounded
-from tests.unit.graph.graphs import make, node, weights
+from tests.helpers.models import make, node, weights
 
 X = {"x": [1, 4, 6, 6]}
 WEIGHTS = {"w": weights(4, 4, 3, 3) / 6, "v": weights(4, 4, 3, 3, seed=1) / 6, "b": weights(4, seed=2)}

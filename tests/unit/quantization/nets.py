@@ -8,7 +8,7 @@ import onnx
 
 from edgert.backend.ort import Function
 from edgert.graph import Graph, Model, extract, infer, read, write
-from tests.unit.graph.graphs import make, node, weights
+from tests.helpers.models import make, node, weights
 
 Array = np.ndarray[Any, Any]
 Amax = Callable[[tuple[str, ...]], float]

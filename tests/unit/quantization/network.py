@@ -1,11 +1,10 @@
 """A small network to quantize."""
 
 import numpy as np
-from onnx import TensorProto, helper
 
 from edgert.dataset import ImageDataset, open_images
 from edgert.graph import Model
-from tests.helpers.models import make
+from tests.helpers.models import make, node
 
 SIZE, IMAGES = 16, 32
 
@@ -30,18 +29,18 @@ def network(*, pooled: bool = True) -> Model:
         **{f"b{n}": random.normal(0, 0.1, (count,)) for n, count in enumerate((8, 16, 16, 5), 1)},
     }
     nodes = [
-        helper.make_node("Conv", ["x", "w1", "b1"], ["c1"], name="first", pads=[1] * 4),
-        helper.make_node("Relu", ["c1"], ["r1"], name="relu1"),
-        helper.make_node("Conv", ["r1", "w2", "b2"], ["c2"], name="second", pads=[1] * 4),
-        helper.make_node("Relu", ["c2"], ["r2"], name="relu2"),
-        helper.make_node("Conv", ["r2", "w3", "b3"], ["c3"], name="third", pads=[1] * 4),
-        helper.make_node("GlobalAveragePool", ["c3"], ["mean"], name="mean"),
-        helper.make_node("Flatten", ["mean"], ["flat"], name="flat"),
-        helper.make_node("Gemm", ["flat", "w4", "b4"], ["scores"], name="last"),
-        helper.make_node("Softmax", ["scores"], ["y"], name="softmax"),
+        node("Conv", ["x", "w1", "b1"], ["c1"], name="first", pads=[1] * 4),
+        node("Relu", ["c1"], ["r1"], name="relu1"),
+        node("Conv", ["r1", "w2", "b2"], ["c2"], name="second", pads=[1] * 4),
+        node("Relu", ["c2"], ["r2"], name="relu2"),
+        node("Conv", ["r2", "w3", "b3"], ["c3"], name="third", pads=[1] * 4),
+        node("GlobalAveragePool", ["c3"], ["mean"], name="mean"),
+        node("Flatten", ["mean"], ["flat"], name="flat"),
+        node("Gemm", ["flat", "w4", "b4"], ["scores"], name="last"),
+        node("Softmax", ["scores"], ["y"], name="softmax"),
     ]
     stored = {name: array.astype(np.float32) for name, array in weights.items()}
-    inputs = {"x": ((1, 3, SIZE, SIZE), TensorProto.FLOAT)}
+    inputs = {"x": (1, 3, SIZE, SIZE)}
     if not pooled:
-        return make(nodes[:5], inputs, {"c3": ((1, 16, SIZE, SIZE), TensorProto.FLOAT)}, stored)
-    return make(nodes, inputs, {"y": ((1, 5), TensorProto.FLOAT)}, stored)
+        return make(nodes[:5], inputs, {"c3": (1, 16, SIZE, SIZE)}, stored)
+    return make(nodes, inputs, {"y": (1, 5)}, stored)

@@ -11,8 +11,7 @@ from edgert.quantization import adaround
 from edgert.quantization.adaround import errors, round_rows, roundings
 from edgert.quantization.calibration.walk import walk
 from edgert.quantization.lowering.weights import Moments, kernel_of, patches
-from tests.helpers.models import with_constants
-from tests.unit.graph.graphs import make, node, weights
+from tests.helpers.models import make, node, weights, with_constants
 from tests.unit.quantization.fake import lower, peaks, scales_of
 
 RNG = np.random.default_rng(0)

@@ -6,7 +6,7 @@ import pytest
 from edgert.graph import Graph, Model
 from edgert.quantization.lowering.lower import align_channels, lower
 from edgert.quantization.scheme.scheme import scheme
-from tests.unit.graph.graphs import make, node
+from tests.helpers.models import make, node
 from tests.unit.quantization.nets import amax_of, conv, feeds_of, graph_of, run, stored
 
 

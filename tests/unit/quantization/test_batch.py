@@ -4,7 +4,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from onnx import TensorProto, helper
 
 from edgert.backend.base import EngineOptions
 from edgert.backend.ort import Function
@@ -15,7 +14,7 @@ from edgert.graph import Model, inputs, outputs
 from edgert.quantization import batched, calibrated, quantizer
 from edgert.quantization.calibration.range_calibrator import calibrate
 from edgert.quantization.scheme.units import Target
-from tests.helpers.models import make
+from tests.helpers.models import make, node
 from tests.unit.quantization.network import IMAGES, SIZE, network
 
 
@@ -33,9 +32,8 @@ def int8(target: Target) -> Model:
 def tail(nodes: list[Any], shape: tuple[int, ...], stored: dict[str, Any] | None = None) -> Model:
     """A convolution, and what comes behind it."""
     weights = {"w": np.random.default_rng(0).standard_normal((4, 3, 3, 3)).astype("f4"), **(stored or {})}
-    conv = helper.make_node("Conv", ["x", "w"], ["c"], name="conv")
-    ends = {"x": ((1, 3, SIZE, SIZE), TensorProto.FLOAT)}, {"y": (shape, TensorProto.FLOAT)}
-    return calibrated.prepare(make([conv, *nodes], *ends, weights))
+    conv = node("Conv", ["x", "w"], ["c"], name="conv")
+    return calibrated.prepare(make([conv, *nodes], {"x": (1, 3, SIZE, SIZE)}, {"y": shape}, weights))
 
 
 @pytest.mark.parametrize("target", ["ort", "gpu"])
@@ -67,21 +65,21 @@ def test_a_model_of_other_rows_is_left_alone() -> None:
 
 CASES = {
     "the first only": (
-        tail([helper.make_node("Slice", ["c", "zero", "one", "zero"], ["y"], name="first")], (1, 4, 14, 14),
+        tail([node("Slice", ["c", "zero", "one", "zero"], ["y"], name="first")], (1, 4, 14, 14),
              {"zero": np.array([0]), "one": np.array([1])}),
         "output 'y' of node 'first' (Slice) has no dimension for the batch",
     ),
     "a mean over all": (
-        tail([helper.make_node("ReduceMean", ["c"], ["m"], name="mean", axes=[0]),
-              helper.make_node("Add", ["c", "m"], ["y"], name="add")], (1, 4, 14, 14)),
+        tail([node("ReduceMean", ["c"], ["m"], name="mean", axes=[0]),
+              node("Add", ["c", "m"], ["y"], name="add")], (1, 4, 14, 14)),
         "output 'y' of node 'add' (Add) differs",
     ),
     "an output without rows": (
-        tail([helper.make_node("Squeeze", ["c", "zero"], ["y"], name="squeeze")], (4, 14, 14), {"zero": np.array([0])}),
+        tail([node("Squeeze", ["c", "zero"], ["y"], name="squeeze")], (4, 14, 14), {"zero": np.array([0])}),
         "Name:'squeeze'",
     ),
     "an output of another form": (
-        tail([helper.make_node("Transpose", ["c"], ["y"], name="turn", perm=[1, 0, 2, 3])], (4, 1, 14, 14)),
+        tail([node("Transpose", ["c"], ["y"], name="turn", perm=[1, 0, 2, 3])], (4, 1, 14, 14)),
         "output 'y' of node 'turn' (Transpose) has no dimension for the batch",
     ),
 }  # fmt: skip
@@ -96,13 +94,12 @@ def test_what_holds_it_to_one_image_is_named(model: Model, reason: str) -> None:
 
 def test_what_the_file_can_and_int8_cannot_is_not_the_exports_fault() -> None:
     nodes = [
-        helper.make_node("Conv", ["x", "w"], ["c"], name="conv"),
-        helper.make_node("Shape", ["x"], ["sizes"], end=1),
-        helper.make_node("Slice", ["c", "zero", "sizes", "zero"], ["y"], name="all"),  # of one, once that is folded
+        node("Conv", ["x", "w"], ["c"], name="conv"),
+        node("Shape", ["x"], ["sizes"], end=1),
+        node("Slice", ["c", "zero", "sizes", "zero"], ["y"], name="all"),  # of one, once that is folded
     ]
     stored = {"w": np.random.default_rng(0).standard_normal((4, 3, 3, 3)).astype("f4"), "zero": np.array([0])}
-    ends = {"x": (("n", 3, SIZE, SIZE), TensorProto.FLOAT)}, {"y": (("n", 4, 14, 14), TensorProto.FLOAT)}
-    file, feeds = make(nodes, *ends, stored), random_images(2)
+    file, feeds = make(nodes, {"x": ("n", 3, SIZE, SIZE)}, {"y": ("n", 4, 14, 14)}, stored), random_images(2)
     assert batched.accepts_several(file, feeds) and not batched.accepts_several(calibrated.prepare(file), feeds)
     with pytest.raises(ModelError) as caught:
         batched.open_batch(calibrated.prepare(file), feeds, file=file)

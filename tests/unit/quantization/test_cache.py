@@ -7,7 +7,7 @@ from edgert.quantization.lowering.lower import lower
 from edgert.quantization.lowering.trt_form import cache_text, dla_scales, parse_cache, version_number, write_cache
 from edgert.quantization.scheme.scheme import scheme
 from edgert.quantization.scheme.trt_scheme import fp16_exceptions, layer_precisions
-from tests.unit.graph.graphs import node
+from tests.helpers.models import node
 from tests.unit.quantization.nets import after_conv, amax_of, branches, feeds_of, graph_of, residual
 
 names = st.text(min_size=1).filter(lambda name: not set(name) & set("\n\r\0"))

@@ -10,7 +10,7 @@ from edgert.quantization.calibration.walk import walk
 from edgert.quantization.quantizer import chosen_methods
 from edgert.quantization.scheme.scheme import scheme
 from edgert.quantization.scheme.units import Scheme
-from tests.unit.graph.graphs import make, node, weights
+from tests.helpers.models import make, node, weights
 
 
 def net(gain: float = 1.0) -> Model:

@@ -6,8 +6,7 @@ import pytest
 from edgert.errors import CalibrationError
 from edgert.graph import Graph, infer, read
 from edgert.quantization.quantization_error import decibels, outputs_with_fixed_rows, sqnr
-from tests.helpers.models import with_constants
-from tests.unit.graph.graphs import make, node, weights
+from tests.helpers.models import make, node, weights, with_constants
 
 MODEL = infer(
     make(

@@ -12,8 +12,7 @@ from edgert.quantization.lowering.weights import channel_means
 from edgert.quantization.quantization_error import can_shift, correct_biases, mean_shifts, shift_biases
 from edgert.quantization.scheme.scheme import scheme
 from edgert.quantization.scheme.units import Target
-from tests.helpers.models import with_constants
-from tests.unit.graph.graphs import make, node, weights
+from tests.helpers.models import make, node, weights, with_constants
 from tests.unit.quantization.fake import lower, peaks
 
 

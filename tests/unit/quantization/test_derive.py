@@ -1,28 +1,26 @@
 """Histograms that follow from others, compared with those of the tensors themselves."""
 
 import numpy as np
-from onnx import TensorProto, helper
 
 from edgert.graph import Graph, read
 from edgert.quantization.calibration.value_histogram import Histogram
 from edgert.quantization.calibration.walk import MOST_PARTS, assemble, histogram_parts
-from tests.helpers.models import make
+from tests.helpers.models import make, node
 
-F32 = TensorProto.FLOAT
 X = np.random.default_rng(0).standard_normal((1, 4, 6, 6)).astype(np.float32)
 
 
 def graph() -> Graph:
     nodes = [
-        helper.make_node("Relu", ["x"], ["a"]),
-        helper.make_node("Transpose", ["a"], ["t"], perm=[0, 1, 3, 2]),
-        helper.make_node("SpaceToDepth", ["t"], ["s"], blocksize=2),
-        helper.make_node("Neg", ["x"], ["n"]),
-        helper.make_node("Reshape", ["n", "shape"], ["r"]),
-        helper.make_node("Concat", ["s", "r", "s"], ["c"], axis=1),
-        helper.make_node("Flatten", ["c"], ["f"]),
-        helper.make_node("Concat", ["a", "stored"], ["k"], axis=1),
-        helper.make_node("Slice", ["k", "one", "two"], ["part"]),
+        node("Relu", ["x"], ["a"]),
+        node("Transpose", ["a"], ["t"], perm=[0, 1, 3, 2]),
+        node("SpaceToDepth", ["t"], ["s"], blocksize=2),
+        node("Neg", ["x"], ["n"]),
+        node("Reshape", ["n", "shape"], ["r"]),
+        node("Concat", ["s", "r", "s"], ["c"], axis=1),
+        node("Flatten", ["c"], ["f"]),
+        node("Concat", ["a", "stored"], ["k"], axis=1),
+        node("Slice", ["k", "one", "two"], ["part"]),
     ]
     stored = {
         "shape": np.array([1, 16, 3, 3]),
@@ -30,8 +28,7 @@ def graph() -> Graph:
         "one": np.array([0]),
         "two": np.array([1]),
     }
-    outputs = {"f": (None, F32), "part": (None, F32)}
-    return read(make(nodes, {"x": ((1, 4, 6, 6), F32)}, outputs, stored))
+    return read(make(nodes, {"x": (1, 4, 6, 6)}, {"f": None, "part": None}, stored))
 
 
 COUNTABLE = ("x", "a", "t", "s", "n", "r", "c", "f", "k", "part")
@@ -52,10 +49,10 @@ def test_only_what_is_wanted_is_asked_for() -> None:
 
 
 def test_a_tensor_of_very_many_parts_is_counted_itself() -> None:
-    nodes = [helper.make_node("Relu", ["x"], ["y0"])]
-    nodes += [helper.make_node("Concat", [f"y{n}", f"y{n}"], [f"y{n + 1}"], axis=0) for n in range(40)]
+    nodes = [node("Relu", ["x"], ["y0"])]
+    nodes += [node("Concat", [f"y{n}", f"y{n}"], [f"y{n + 1}"], axis=0) for n in range(40)]
     names = [f"y{n}" for n in range(41)]
-    found = histogram_parts(read(make(nodes, {"x": ((1, 2), F32)}, {"y40": (None, F32)})), names, names)
+    found = histogram_parts(read(make(nodes, {"x": (1, 2)}, {"y40": None})), names, names)
     assert found["y6"] == ("y0",) * MOST_PARTS
     assert found["y7"] == ("y7",)
     assert max(map(len, found.values())) == MOST_PARTS

@@ -11,7 +11,7 @@ from edgert.quantization.lowering.lower import lower
 from edgert.quantization.lowering.trt_form import cache_text, parse_cache
 from edgert.quantization.scheme.scheme import scheme
 from edgert.quantization.scheme.units import is_activation
-from tests.unit.graph.graphs import make, node
+from tests.helpers.models import make, node
 from tests.unit.quantization.nets import after_conv, amax_of, conv, feeds_of, graph_of, residual, shuffled, stored
 
 INT8 = {"Conv", "Relu", "Clip", "Add", "Mul", "Sigmoid", "MaxPool", "AveragePool", "Concat", "Reshape", "Transpose"}

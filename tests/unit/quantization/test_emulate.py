@@ -7,14 +7,13 @@ import numpy as np
 import onnx
 import pytest
 from hypothesis import given, strategies as st
-from onnx import helper
 
 from edgert.backend.ort import Function
 from edgert.graph import Graph, Model, infer, write
 from edgert.graph.draft import Builder
 from edgert.quantization.lowering.emulate import add_steps, emulate_dla, round_half_away
 from edgert.quantization.scheme.scheme import scheme
-from tests.unit.graph.graphs import make, node, value
+from tests.helpers.models import choice, make, node
 from tests.unit.quantization.nets import (
     Array,
     after_conv,
@@ -255,11 +254,10 @@ class TestOperators:
         assert "y_int8" not in one.low.producers
 
     def test_a_body_reads_tensors_by_their_names(self) -> None:
-        body = helper.make_graph([node("Abs", ["p"], ["inner"])], "body", [], [value("inner", None)])
         nodes = [
             conv("a", "x", "t"),
             node("MaxPool", ["t"], ["p"], name="pool", kernel_shape=[2, 2]),
-            node("If", ["yes"], ["z"], name="if", then_branch=body, else_branch=body),
+            choice("yes", "z", node("Abs", ["p"], ["inner"]), name="if"),
             conv("b", "p", "y"),
         ]
         tensors = stored(a=(4, 4, 1, 1), b=(4, 4, 1, 1)) | {"yes": np.array(True)}

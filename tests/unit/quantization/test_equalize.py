@@ -9,7 +9,7 @@ from edgert.quantization.equalization import balancing_scales, equalize
 from edgert.quantization.lowering.weights import kernel_of
 from edgert.quantization.quantizer import equalize_model
 from edgert.quantization.scheme.channels import FIXED, channels
-from tests.unit.graph.graphs import make, node, weights
+from tests.helpers.models import make, node, weights
 
 UNEVEN = np.array([0.01, 1, 30, 1], np.float32)
 

@@ -15,7 +15,7 @@ from edgert.graph.type_inference import dtypes
 from edgert.quantization.conversion import fp16_model
 from edgert.quantization.fp16.to_fp16 import to_fp16
 from tests.helpers.fp16_emulation import rounded
-from tests.unit.graph.graphs import make, node, value, weights
+from tests.helpers.models import make, node, value, weights
 from tests.unit.quantization.fp16_nets import WEIGHTS, X, assert_near, chain, conv, half, ops, run, stored_types
 
 

@@ -6,14 +6,13 @@ from onnx import helper
 from edgert.graph import read
 from edgert.graph.type_inference import dtypes
 from edgert.quantization.fp16.to_fp16 import to_fp16
-from tests.unit.graph.graphs import make, node, value, weights
+from tests.helpers.models import make, node, value, weights
 from tests.unit.quantization.fp16_nets import X, assert_near, half, ops, stored_types
 
 
 def test_scales_of_a_resize_stay_float32() -> None:
     nodes = [node("Resize", ["x", "roi", "s"], ["y"], "n", mode="linear"), node("Relu", ["y"], ["z"])]
-    stored = {"roi": np.zeros(0, np.float32), "s": np.float32([1, 1, 2, 2])}
-    model = make(nodes, X, {"z": None}, stored)
+    model = make(nodes, X, {"z": None}, {"roi": np.zeros(0, np.float32), "s": np.float32([1, 1, 2, 2])})
     made, kept = half(model)
     assert not kept
     assert stored_types(made) == dict.fromkeys(("roi", "s"), "float32")

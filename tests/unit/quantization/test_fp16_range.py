@@ -9,8 +9,7 @@ from edgert.backend.ort import Function
 from edgert.graph import Model, read, write
 from edgert.quantization.fp16.to_fp16 import keep_sums, to_fp16
 from tests.helpers.fp16_emulation import rounded
-from tests.helpers.models import with_constants
-from tests.unit.graph.graphs import make, node, weights
+from tests.helpers.models import make, node, weights, with_constants
 from tests.unit.quantization.fp16_nets import WEIGHTS, X, assert_near, conv, half
 
 

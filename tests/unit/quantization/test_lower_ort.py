@@ -10,8 +10,7 @@ from edgert.errors import ModelError
 from edgert.graph import Graph, Model, infer, write
 from edgert.quantization.lowering.lower import lower
 from edgert.quantization.scheme.scheme import scheme
-from tests.helpers.models import with_constants
-from tests.unit.graph.graphs import make, node
+from tests.helpers.models import make, node, with_constants
 from tests.unit.quantization.nets import after_conv, amax_of, branches, conv, feeds_of, graph_of, residual, run, stored
 
 Array = np.ndarray[Any, Any]

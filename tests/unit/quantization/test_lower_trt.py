@@ -8,7 +8,7 @@ from edgert.graph import Graph, Model, infer, write
 from edgert.quantization.lowering.lower import lower
 from edgert.quantization.scheme.scheme import scheme
 from edgert.quantization.scheme.units import Target
-from tests.unit.graph.graphs import make, node
+from tests.helpers.models import make, node
 from tests.unit.quantization.nets import amax_of, branches, conv, feeds_of, graph_of, residual, run, shuffled, stored
 
 TARGETS: tuple[Target, ...] = ("gpu", "dla")

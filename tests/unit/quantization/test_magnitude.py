@@ -6,7 +6,7 @@ import pytest
 from edgert.backend.ort import Function
 from edgert.graph import Model, read
 from edgert.quantization.fp16.rules import largest, magnitudes
-from tests.unit.graph.graphs import make, node
+from tests.helpers.models import make, node
 
 
 def bound(op: str, known: float | None = 3.0, stored: dict[str, Any] | None = None, **attributes: Any) -> float | None:

@@ -12,7 +12,7 @@ from edgert.graph.dla_node import dla_nodes
 from edgert.placement.dla_share import survey
 from edgert.quantization.lowering.emulate import emulate_dla, execution_modes
 from edgert.quantization.scheme.scheme import scheme
-from tests.unit.graph.graphs import make, node
+from tests.helpers.models import make, node
 from tests.unit.quantization.nets import after_conv, amax_of, conv, feeds_of, graph_of, run, stored
 
 TARGET = Target()

@@ -15,15 +15,15 @@ from edgert.graph.opset import opset
 from edgert.quantization.calibrated import prepare
 from edgert.quantization.scheme.units import tensors_to_calibrate
 from tests.helpers import models
-from tests.helpers.models import make
+from tests.helpers.models import Typed, choice, make, node
 
 F32, F16, I8, U8 = TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.INT8, TensorProto.UINT8
 WEIGHT = np.ones((4, 3, 3, 3), np.float32)
-CONV = helper.make_node("Conv", ["x", "w"], ["y"], name="c")
+CONV = node("Conv", ["x", "w"], ["y"], name="c")
 
 
 def one(node: Any, kind: int = F32, **weights: Any) -> Model:
-    return make([node], {"x": ((1, 3, 8, 8), kind)}, {"y": (None, kind)}, weights)
+    return make([node], {"x": Typed(kind, (1, 3, 8, 8))}, {"y": Typed(kind, None)}, weights)
 
 
 def at_opset(model: Model, version: int) -> Model:
@@ -34,17 +34,16 @@ def at_opset(model: Model, version: int) -> Model:
 
 def test_shapes_are_fixed_the_opset_raised_and_norms_folded() -> None:
     nodes = [
-        helper.make_node("Conv", ["x", "w"], ["a"]),
-        helper.make_node("BatchNormalization", ["a", "g", "z", "z", "g"], ["y"]),
+        node("Conv", ["x", "w"], ["a"]),
+        node("BatchNormalization", ["a", "g", "z", "z", "g"], ["y"]),
     ]
     weights = {"w": WEIGHT, "g": np.ones(4, np.float32), "z": np.zeros(4, np.float32)}
-    model = make(nodes, {"x": (("n", 3, 8, 8), F32)}, {"y": (None, F32)}, weights)
+    model = make(nodes, {"x": ("n", 3, 8, 8)}, {"y": None}, weights)
     ready = prepare(at_opset(model, 9))
     assert opset(ready) == 17
     assert [str(spec) for spec in inputs(ready)] == ["x float32[1, 3, 8, 8]"]
-    (node,) = ready.proto.graph.node
-    assert node.op_type == "Conv"
-    assert node.name
+    (conv,) = ready.proto.graph.node
+    assert conv.op_type == "Conv" and conv.name
     assert prepare(at_opset(model, 9)).digest == ready.digest
     assert prepare(ready).digest == ready.digest
 
@@ -82,10 +81,10 @@ def test_weights_may_lie_beside_the_model(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("node", "stored"),
     [
-        (helper.make_node("QuantizeLinear", ["x", "s"], ["y"], name="q"), {"s": np.float32(1)}),
-        (helper.make_node("DynamicQuantizeLinear", ["x"], ["y", "s", "z"], name="q"), {}),
-        (helper.make_node("ConvInteger", ["x", "w"], ["y"], name="q"), {"w": WEIGHT.astype(np.int8)}),
-        (helper.make_node("QLinearSigmoid", ["x"], ["y"], name="q", domain="com.microsoft"), {}),
+        (node("QuantizeLinear", ["x", "s"], ["y"], name="q"), {"s": np.float32(1)}),
+        (node("DynamicQuantizeLinear", ["x"], ["y", "s", "z"], name="q"), {}),
+        (node("ConvInteger", ["x", "w"], ["y"], name="q"), {"w": WEIGHT.astype(np.int8)}),
+        (node("QLinearSigmoid", ["x"], ["y"], name="q", domain="com.microsoft"), {}),
     ],
 )
 def test_a_quantized_model_is_refused(node: Any, stored: dict[str, Any]) -> None:
@@ -95,15 +94,19 @@ def test_a_quantized_model_is_refused(node: Any, stored: dict[str, Any]) -> None
     assert ("--target dla" in caught.value.fix) == (node.op_type == "QuantizeLinear")  # others have no scales of it
 
 
-CAST = [helper.make_node("Cast", ["x"], ["f"], to=F32), helper.make_node("Conv", ["f", "w"], ["y"])]
+CAST = [node("Cast", ["x"], ["f"], to=F32), node("Conv", ["f", "w"], ["y"])]
 
 
 @pytest.mark.parametrize(
     ("model", "what", "why"),
     [
         (one(CONV, F16, w=WEIGHT.astype(np.float16)), "float16", "'w'"),
-        (make(CAST, {"x": ((1, 3, 8, 8), U8)}, {"y": (None, F32)}, {"w": WEIGHT}), "no float32 input", "x uint8[1, 3"),
-        (one(helper.make_node("Relu", ["x"], ["y"])), "nothing to quantize", "no Conv"),
+        (
+            make(CAST, {"x": Typed("uint8", (1, 3, 8, 8))}, {"y": None}, {"w": WEIGHT}),
+            "no float32 input",
+            "x uint8[1, 3",
+        ),
+        (one(node("Relu", ["x"], ["y"])), "nothing to quantize", "no Conv"),
     ],
 )
 def test_a_model_without_float32_in_or_weights_is_refused(model: Model, what: str, why: str) -> None:
@@ -113,16 +116,14 @@ def test_a_model_without_float32_in_or_weights_is_refused(model: Model, what: st
 
 
 def test_bodies_and_foreign_nodes_stay_in_float_and_are_noted(caplog: pytest.LogCaptureFixture) -> None:
-    out = helper.make_tensor_value_info("b", F32, None)
-    body = helper.make_graph([helper.make_node("Neg", ["a"], ["b"])], "body", [], [out])
     nodes = [
-        helper.make_node("Conv", ["x", "w"], ["a"]),
-        helper.make_node("ReduceMax", ["a"], ["m"], keepdims=0),
-        helper.make_node("Cast", ["m"], ["t"], to=TensorProto.BOOL),
-        helper.make_node("If", ["t"], ["i"], name="choice", then_branch=body, else_branch=body),
-        helper.make_node("Gelu", ["i"], ["y"], name="foreign", domain="com.microsoft"),
+        node("Conv", ["x", "w"], ["a"]),
+        node("ReduceMax", ["a"], ["m"], keepdims=0),
+        node("Cast", ["m"], ["t"], to=TensorProto.BOOL),
+        choice("t", "i", node("Neg", ["a"], ["b"]), name="choice"),
+        node("Gelu", ["i"], ["y"], name="foreign", domain="com.microsoft"),
     ]
-    model = make(nodes, {"x": ((1, 3, 8, 8), F32)}, {"y": (None, F32)}, {"w": WEIGHT})
+    model = make(nodes, {"x": (1, 3, 8, 8)}, {"y": None}, {"w": WEIGHT})
     with caplog.at_level(logging.INFO, "edgert.quantize"):
         graph = read(prepare(model))
     assert "inside node 'choice' (If) stays in float" in caplog.text
@@ -133,17 +134,17 @@ def test_bodies_and_foreign_nodes_stay_in_float_and_are_noted(caplog: pytest.Log
 
 def test_what_is_worth_a_range() -> None:
     nodes = [
-        helper.make_node("Conv", ["x", "w"], ["a"]),
-        helper.make_node("Shape", ["ids"], ["s"]),
-        helper.make_node("Cast", ["s"], ["size"], to=F32),  # float, but the same for every image
-        helper.make_node("Mul", ["k", "k"], ["kk"]),
-        helper.make_node("Mul", ["size", "kk"], ["sized"]),
-        helper.make_node("ReduceMax", ["sized"], ["one"], keepdims=0),
-        helper.make_node("Add", ["a", "one"], ["y"]),
-        helper.make_node("ArgMax", ["y"], ["n"]),
-        helper.make_node("Cast", ["ids"], ["idf"], to=F32),
+        node("Conv", ["x", "w"], ["a"]),
+        node("Shape", ["ids"], ["s"]),
+        node("Cast", ["s"], ["size"], to=F32),  # float, but the same for every image
+        node("Mul", ["k", "k"], ["kk"]),
+        node("Mul", ["size", "kk"], ["sized"]),
+        node("ReduceMax", ["sized"], ["one"], keepdims=0),
+        node("Add", ["a", "one"], ["y"]),
+        node("ArgMax", ["y"], ["n"]),
+        node("Cast", ["ids"], ["idf"], to=F32),
     ]
-    fed = {"x": ((1, 3, 8, 8), F32), "ids": ((None, 2), TensorProto.INT64)}
-    made = {"y": (None, F32), "n": (None, TensorProto.INT64), "idf": (None, F32)}
+    fed = {"x": (1, 3, 8, 8), "ids": Typed("int64", (None, 2))}
+    made = {"y": None, "n": Typed("int64", None), "idf": None}
     graph = read(make(nodes, fed, made, {"w": WEIGHT, "k": np.float32(2)}))
     assert tensors_to_calibrate(graph) == ("x", "a", "y", "idf")

@@ -14,7 +14,7 @@ from edgert.quantization.lowering.trt_form import dla_scales, parse_cache, write
 from edgert.quantization.scheme.scheme import scheme
 from edgert.quantization.scheme.units import Target
 from edgert.quantization.strip_qdq import strip_qdq
-from tests.unit.graph.graphs import make, node
+from tests.helpers.models import make, node
 from tests.unit.quantization.nets import Array, amax_of, branches, conv, feeds_of, graph_of, residual, stored
 
 F32 = np.float32

@@ -18,7 +18,7 @@ from edgert.quantization.lowering.lower import lower
 from edgert.quantization.lowering.trt_form import dla_scales, parse_cache
 from edgert.quantization.scheme.scheme import scheme
 from edgert.quantization.scheme.units import Target
-from tests.unit.graph.graphs import make, node
+from tests.helpers.models import make, node
 from tests.unit.quantization.nets import after_conv, amax_of, feeds_of, graph_of, residual, shuffled
 
 

@@ -5,7 +5,7 @@ from edgert.errors import ModelError
 from edgert.graph import Model
 from edgert.quantization.scheme.scheme import scheme
 from edgert.quantization.scheme.units import Scheme, Target
-from tests.unit.graph.graphs import make, node
+from tests.helpers.models import make, node
 from tests.unit.quantization.nets import after_conv, branches, conv, graph_of, residual, shuffled, stored
 
 

@@ -2,12 +2,12 @@
 
 import numpy as np
 import pytest
-from onnx import TensorProto, helper
+from onnx import TensorProto
 
 from edgert.errors import ModelError
 from edgert.graph import Graph, from_proto, read
 from edgert.quantization.calibration.walk import Slice, slice_graph
-from tests.helpers.models import make
+from tests.helpers.models import Typed, make, node
 
 F32 = TensorProto.FLOAT
 SIZE_BYTES = 4 * 4 * 8 * 8
@@ -16,12 +16,12 @@ SIZE_BYTES = 4 * 4 * 8 * 8
 
 def chain() -> Graph:
     """Eight steps, the first of which the last one reads again, and one that nobody asks for."""
-    nodes = [helper.make_node("Conv", ["x", "w"], ["t0"], pads=[1, 1, 1, 1])]
-    nodes += [helper.make_node("Relu", [f"t{n}"], [f"t{n + 1}"]) for n in range(6)]
-    nodes.append(helper.make_node("Add", ["t6", "t0"], ["y"]))
-    nodes.append(helper.make_node("Shape", ["y"], ["unwanted"]))
-    outputs = {"y": ((1, 4, 8, 8), F32), "unwanted": ((4,), TensorProto.INT64)}
-    return read(make(nodes, {"x": ((1, 3, 8, 8), F32)}, outputs, {"w": np.ones((4, 3, 3, 3), np.float32)}))
+    nodes = [node("Conv", ["x", "w"], ["t0"], pads=[1, 1, 1, 1])]
+    nodes += [node("Relu", [f"t{n}"], [f"t{n + 1}"]) for n in range(6)]
+    nodes.append(node("Add", ["t6", "t0"], ["y"]))
+    nodes.append(node("Shape", ["y"], ["unwanted"]))
+    outputs = {"y": (1, 4, 8, 8), "unwanted": Typed("int64", (4,))}
+    return read(make(nodes, {"x": (1, 3, 8, 8)}, outputs, {"w": np.ones((4, 3, 3, 3), np.float32)}))
 
 
 WANTED = ("t0", "t1", "t2", "t3", "t4", "t5", "t6", "y")
@@ -53,13 +53,13 @@ def test_nothing_is_computed_for_nobody() -> None:
 
 def test_a_tensor_of_unknown_type_stays_within_a_slice() -> None:
     nodes = [
-        helper.make_node("Relu", ["x"], ["a"]),
-        helper.make_node("Mystery", ["a"], ["u"], domain="own"),
-        helper.make_node("Relu", ["a"], ["b"]),
-        helper.make_node("Mystery", ["u"], ["v"], domain="own"),
-        helper.make_node("Relu", ["b"], ["c"]),
+        node("Relu", ["x"], ["a"]),
+        node("Mystery", ["a"], ["u"], domain="own"),
+        node("Relu", ["a"], ["b"]),
+        node("Mystery", ["u"], ["v"], domain="own"),
+        node("Relu", ["b"], ["c"]),
     ]
-    proto = make(nodes, {"x": ((4, 8), F32)}, {"v": ((4, 8), F32), "c": ((4, 8), F32)}).copied_proto()
+    proto = make(nodes, {"x": (4, 8)}, {"v": (4, 8), "c": (4, 8)}).copied_proto()
     proto.opset_import.add(domain="own", version=1)
     graph = read(from_proto(proto))
     assert "u" not in graph.specs or graph.specs["u"].dtype == "unknown"

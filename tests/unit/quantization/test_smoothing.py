@@ -8,7 +8,7 @@ from edgert.errors import CalibrationError
 from edgert.graph import Graph, Model, infer, read, write
 from edgert.quantization.equalization import channel_peaks, smooth_activations
 from edgert.quantization.scheme.channels import expand_hard_swish, gates
-from tests.unit.graph.graphs import make, node, weights
+from tests.helpers.models import make, node, weights
 
 UNEVEN = np.array([0.05, 1, 10, 1], np.float32).reshape(-1, 1, 1, 1)
 STORED: dict[str, Any] = {

@@ -6,7 +6,7 @@ import pytest
 from edgert.errors import CalibrationError, ModelError
 from edgert.graph import Graph, infer, read
 from edgert.quantization.calibration.walk import Slice, slice_at_targets, walk
-from tests.unit.graph.graphs import make, node, weights
+from tests.helpers.models import make, node, weights
 
 MODEL = infer(
     make(

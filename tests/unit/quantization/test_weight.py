@@ -15,8 +15,7 @@ from edgert.quantization.lowering.weights import (
     weight_scales,
     weighted_nodes,
 )
-from tests.helpers.models import with_constants
-from tests.unit.graph.graphs import make, node, weights
+from tests.helpers.models import make, node, weights, with_constants
 
 RNG = np.random.default_rng(3)
 

@@ -5,13 +5,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from onnx import NodeProto, TensorProto, helper
+from onnx import NodeProto, TensorProto
 
 from edgert import QuantizeOptions, quantize
 from edgert.backend.ort import Function
 from edgert.graph import Model, load, to_bytes
 from edgert.stages.decode.decoder import grid_of
-from tests.helpers.models import make
+from tests.helpers.models import make, node
 
 SIDE, CLASSES, WIDTH = 64, 3, 16
 FLOAT = TensorProto.FLOAT
@@ -22,8 +22,8 @@ def yolov8_like(seed: int = 0) -> Model:
     random, weights = np.random.default_rng(seed), dict[str, np.ndarray]()
     nodes: list[NodeProto] = []
 
-    def node(op: str, *inputs: str, **attributes: object) -> str:
-        nodes.append(helper.make_node(op, inputs, [f"t{len(nodes)}"], name=f"{op}_{len(nodes)}", **attributes))
+    def add(op: str, *inputs: str, **attributes: object) -> str:
+        nodes.append(node(op, inputs, [f"t{len(nodes)}"], name=f"{op}_{len(nodes)}", **attributes))
         return str(nodes[-1].output[0])
 
     def stored(array: object, dtype: str = "f4") -> str:
@@ -34,27 +34,27 @@ def yolov8_like(seed: int = 0) -> Model:
         scale = gain / np.sqrt(depth * kernel * kernel)
         kernels = stored(random.standard_normal((width, depth, kernel, kernel)) * scale)
         bias = stored(random.uniform(-0.2, 0.2, width))
-        return node("Conv", x, kernels, bias, pads=[kernel // 2] * 4, strides=[stride] * 2)
+        return add("Conv", x, kernels, bias, pads=[kernel // 2] * 4, strides=[stride] * 2)
 
     def silu(x: str) -> str:
-        return node("Mul", x, node("Sigmoid", x))
+        return add("Mul", x, add("Sigmoid", x))
 
     x, levels = silu(conv(silu(conv("images", 3, WIDTH, stride=2)), WIDTH, WIDTH, stride=2)), []
     for _ in range(3):
         x = silu(conv(x, WIDTH, WIDTH, stride=2))
-        heads = [node("Relu", conv(x, WIDTH, 4, 1, gain=3)), conv(x, WIDTH, CLASSES, 1, gain=6)]
+        heads = [add("Relu", conv(x, WIDTH, 4, 1, gain=3)), conv(x, WIDTH, CLASSES, 1, gain=6)]
         pairs = zip(heads, (4, CLASSES), strict=True)
-        levels.append([node("Reshape", one, stored((1, rows, -1), "i8")) for one, rows in pairs])
-    sides, scores = (node("Concat", *parts, axis=2) for parts in zip(*levels, strict=True))
-    left, right = (node("Slice", sides, *(stored([at], "i8") for at in (start, start + 2, 1))) for start in (0, 2))
+        levels.append([add("Reshape", one, stored((1, rows, -1), "i8")) for one, rows in pairs])
+    sides, scores = (add("Concat", *parts, axis=2) for parts in zip(*levels, strict=True))
+    left, right = (add("Slice", sides, *(stored([at], "i8") for at in (start, start + 2, 1))) for start in (0, 2))
     grid = grid_of((SIDE, SIDE), (8, 16, 32))
     anchors, strides = stored(np.stack([grid.x, grid.y])[None] + 0.5), stored(grid.stride[None, None])
-    low, high = node("Sub", anchors, left), node("Add", anchors, right)
-    centers = node("Mul", node("Add", low, high), stored(0.5))
-    boxes = node("Mul", node("Concat", centers, node("Sub", high, low), axis=1), strides)
-    nodes.append(helper.make_node("Concat", [boxes, node("Sigmoid", scores)], ["output0"], name="joined", axis=1))
+    low, high = add("Sub", anchors, left), add("Add", anchors, right)
+    centers = add("Mul", add("Add", low, high), stored(0.5))
+    boxes = add("Mul", add("Concat", centers, add("Sub", high, low), axis=1), strides)
+    nodes.append(node("Concat", [boxes, add("Sigmoid", scores)], ["output0"], name="joined", axis=1))
     shape = (1, 3, SIDE, SIDE)
-    return make(nodes, {"images": (shape, FLOAT)}, {"output0": ((1, 4 + CLASSES, 84), FLOAT)}, weights)
+    return make(nodes, {"images": shape}, {"output0": (1, 4 + CLASSES, 84)}, weights)
 
 
 SLOW = pytest.mark.slow

@@ -6,7 +6,7 @@ from dla import Target
 from edgert.graph import read
 from edgert.placement.dla_share import Survey, survey
 from edgert.report.dla_page import cautions, headline, render
-from tests.unit.graph.graphs import make, node, weights
+from tests.helpers.models import make, node, weights
 
 
 def surveyed(count: int = 3, target: Target | None = None, prefix: str = "", first: str = "Relu") -> Survey:

@@ -7,7 +7,6 @@ from unittest.mock import Mock
 
 import numpy as np
 import pytest
-from onnx import TensorProto, helper
 
 from edgert.backend.ort import OrtBackend
 from edgert.board.host import core_accelerators
@@ -21,6 +20,7 @@ from edgert.stages.infer import FirstSegment, Handover, InferSegment, LastSegmen
 from edgert.stages.preprocess import Preprocessor
 from tests.helpers import models
 from tests.helpers.frames import frame_of, result_of
+from tests.helpers.models import make, node
 
 
 @pytest.fixture(scope="module")
@@ -116,11 +116,10 @@ def test_a_pinned_stage_is_the_stage(engine: SegmentedEngine) -> None:
 
 def test_inputs_that_two_segments_read_have_a_tensor_per_slot() -> None:
     nodes = [
-        helper.make_node("Relu", ["x"], ["a"], name="one"),
-        helper.make_node("Add", ["a", "x"], ["y"], name="two"),
+        node("Relu", ["x"], ["a"], name="one"),
+        node("Add", ["a", "x"], ["y"], name="two"),
     ]
-    kind = TensorProto.FLOAT
-    model = models.make(nodes, {"x": ((1, 3, 4, 4), kind)}, {"y": ((1, 3, 4, 4), kind)})
+    model = make(nodes, {"x": (1, 3, 4, 4)}, {"y": (1, 3, 4, 4)})
     graph = read(model)
     parts = partition(graph, {"one": "cpu0", "two": "cpu1"})
     chain = compile_segments(model, graph, parts, None).chain(1)

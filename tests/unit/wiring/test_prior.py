@@ -21,7 +21,7 @@ from edgert.wiring.known import FAMILIES
 from edgert.wiring.prior import FAMILY, FILE, USUAL, declared_options, declared_task, named_family, prior_of
 from edgert.wiring.settings import IMAGENET_MEAN, IMAGENET_STD, Setting, differs
 from edgert.wiring.starter import starter
-from tests.helpers.models import constant, save
+from tests.helpers.models import constant, node, save
 
 YOLO = {"author": "Ultralytics"}
 YOLOS = "Ultralytics YOLO (v8, 11, 12, 26)"
@@ -36,9 +36,9 @@ def task(**keys: str) -> TaskConfig:
 def saved(path: Path, shape: tuple[int | str, ...], out: tuple[int, ...], **metadata: str) -> Path:
     """A model of zeros with these outputs."""
     nodes = [
-        helper.make_node("ReduceMean", ["images"], ["one"], keepdims=0),
-        helper.make_node("ConstantOfShape", ["size"], ["zeros"]),
-        helper.make_node("Add", ["zeros", "one"], ["output0"]),
+        node("ReduceMean", ["images"], ["one"], keepdims=0),
+        node("ConstantOfShape", ["size"], ["zeros"]),
+        node("Add", ["zeros", "one"], ["output0"]),
     ]
     return save(path, nodes, {"images": shape}, {"output0": out}, {"size": np.array(out)}, **metadata)
 

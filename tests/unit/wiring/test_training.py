@@ -5,13 +5,12 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from onnx import helper
 
 from edgert.config import InputConfig
 from edgert.graph import load
 from edgert.wiring.photos import make_photo
 from edgert.wiring.training import CalibratedRange, Layer, TrainingStatistics, memories
-from tests.helpers.models import save
+from tests.helpers.models import node, save
 
 IMAGE = np.random.default_rng(0).integers(0, 256, (32, 32, 3), dtype=np.uint8)
 VIEW = make_photo(Path("p"), IMAGE, IMAGE, "detect").views[0]
@@ -61,10 +60,10 @@ def test_a_normalization_of_vectors_is_no_memory_of_images(tmp_path: Path) -> No
     channels = np.ones(4, np.float32)
     weights = {"w": np.ones((3, 4), np.float32), "b": channels, **dict.fromkeys(("s", "o", "m", "v"), channels)}
     nodes = [
-        helper.make_node("GlobalAveragePool", ["x"], ["pooled"]),
-        helper.make_node("Flatten", ["pooled"], ["flat"]),
-        helper.make_node("Gemm", ["flat", "w", "b"], ["vector"]),
-        helper.make_node("BatchNormalization", ["vector", "s", "o", "m", "v"], ["y"]),
+        node("GlobalAveragePool", ["x"], ["pooled"]),
+        node("Flatten", ["pooled"], ["flat"]),
+        node("Gemm", ["flat", "w", "b"], ["vector"]),
+        node("BatchNormalization", ["vector", "s", "o", "m", "v"], ["y"]),
     ]
     path = save(tmp_path / "embedder.onnx", nodes, {"x": (1, 3, 8, 8)}, {"y": (1, 4)}, weights)
     onnx.checker.check_model(path)

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from edgert.graph import Model
+from tests.helpers.models import make, node, value, weights
 from tests.unit.graph.dla_rewrites.proving import fitted, stays
-from tests.unit.graph.graphs import make, node, value, weights
 
 ROUNDING = 1e-6
 SHAPE = [1, 4, 5, 6]

@@ -5,8 +5,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.helpers.models import make, node, weights
 from tests.unit.graph.dla_rewrites.proving import fitted, stays
-from tests.unit.graph.graphs import make, node, weights
 
 SUMS = 1e-5
 

@@ -15,8 +15,8 @@ from edgert.graph.dla_rewrites.apply import (
     remaining_rewrites,
     with_static_batch,
 )
+from tests.helpers.models import assert_same, make, node, ops, value, weights
 from tests.unit.graph.dla_rewrites.proving import feeds, fitted, run
-from tests.unit.graph.graphs import assert_same, make, node, ops, value, weights
 
 
 def detector() -> Model:
@@ -34,8 +34,7 @@ def detector() -> Model:
         node("Concat", ["e", "f"], ["g"], "join", axis=1),
         node("Transpose", ["g"], ["rows"], "last", perm=[0, 2, 1]),
     ]
-    results = {"rows": [1, 30, 9], "c": [1, 5, 5, 6]}
-    return make(nodes, {"x": [1, 5, 6, 3]}, results, stored)
+    return make(nodes, {"x": [1, 5, 6, 3]}, {"rows": [1, 30, 9], "c": [1, 5, 5, 6]}, stored)
 
 
 def can_run(one: Node) -> bool:

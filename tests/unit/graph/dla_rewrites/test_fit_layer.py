@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from edgert.graph import Model
+from tests.helpers.models import make, node, weights
 from tests.unit.graph.dla_rewrites.proving import Fitted, fitted, stays
-from tests.unit.graph.graphs import make, node, weights
 
 ROUNDING = 1e-6
 SAME_PIXELS = [

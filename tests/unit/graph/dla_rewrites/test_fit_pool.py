@@ -7,8 +7,8 @@ import pytest
 
 from edgert.graph import Model
 from edgert.graph.dla_rewrites.pooling import MAX_WINDOW, factors, tiles
+from tests.helpers.models import make, node
 from tests.unit.graph.dla_rewrites.proving import fitted, stays
-from tests.unit.graph.graphs import make, node
 
 ROUNDING = 1e-6
 
