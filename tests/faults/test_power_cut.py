@@ -28,6 +28,7 @@ from edgert.stages.sink.video import VideoSink
 from tests.helpers.command import ROOT, environment
 from tests.helpers.frames import result_of
 from tests.helpers.waiting import wait_until
+from tests.helpers.written import opened
 from tests.integration.test_sink_video import results
 
 MOMENTS = 200
@@ -157,9 +158,8 @@ def check(copy: Path, folder: Path, written: Written) -> dict[str, float]:
         again = ImagesSink("images", disk / "{stream}_{frame:06d}.png", rules=Rules(keeps=True))
         video = VideoSink("video", disk / "video.mp4", rules=RULES[0])
         for sink in (later, again, video):
-            sink.open()
-            sink.process(result_of(next(results(1)).frame))
-            sink.close()
+            with opened(sink):
+                sink.process(result_of(next(results(1)).frame))
         found = [json.loads(line)["frame"] for path in disk.glob("lines*") for line in path.read_text().splitlines()]
         assert sorted(found) == sorted([0, *range(saved["lines"])])
         assert sum(frames_of(path) for path in disk.glob("video*")) == saved["video"] + 1

@@ -25,6 +25,7 @@ from edgert.stages.sink.video import VideoSink
 from tests.helpers.command import ROOT, environment
 from tests.helpers.frames import frame_of, result_of
 from tests.helpers.waiting import wait_until
+from tests.helpers.written import opened
 from tests.integration.test_sink_video import STEP_NS, decodable, results
 
 KEEPS = Rules(keeps=True, endless=True)
@@ -208,16 +209,15 @@ def growth(kind: str, folder: Path) -> float:
         )
     else:
         sink = VideoSink("video", folder / f"out.{kind}", rules=KEEPS)
-    sink.open()
-    results = [result_of(frame_of(16, 16, "i420", index=index)) for index in range(7)]
-    sizes = []
-    for number in range(FRAMES + 1):
-        if number % (FRAMES // 20) == 0:
-            sizes.append(resident())
-        result = results[number % 7]
-        object.__setattr__(result.frame, "media_ns", number * STEP_NS)
-        sink.process(result)
-    sink.close()
+    with opened(sink):
+        results = [result_of(frame_of(16, 16, "i420", index=index)) for index in range(7)]
+        sizes = []
+        for number in range(FRAMES + 1):
+            if number % (FRAMES // 20) == 0:
+                sizes.append(resident())
+            result = results[number % 7]
+            object.__setattr__(result.frame, "media_ns", number * STEP_NS)
+            sink.process(result)
     # What grows with every frame does so in every part of them; a pool that became larger once does not.
     return statistics.median(after - before for before, after in pairwise(sizes)) / (FRAMES // 20)
 
@@ -239,11 +239,9 @@ def test_frames_leave_nothing_in_memory(tmp_path: Path, kind: str) -> None:
 
 def test_a_camera_s_mp4_plays_and_can_be_searched(tmp_path: Path) -> None:
     """It stays in fragments: its length is known, and a player finds any place in it."""
-    sink = VideoSink("video", tmp_path / "out.mp4", rules=KEEPS)
-    sink.open()
-    for result in results(300):
-        sink.process(result)
-    sink.close()
+    with opened(VideoSink("video", tmp_path / "out.mp4", rules=KEEPS)) as sink:
+        for result in results(300):
+            sink.process(result)
     with av.open(str(tmp_path / "out.mp4")) as file:
         assert file.duration == pytest.approx(300 * STEP_NS / 1e3, rel=0.01)
         file.seek(5_000_000)
@@ -252,11 +250,9 @@ def test_a_camera_s_mp4_plays_and_can_be_searched(tmp_path: Path) -> None:
 
 
 def test_a_recording_rotates(tmp_path: Path) -> None:
-    sink = VideoSink("video", tmp_path / "{stream}.mp4", rules=Rules(True, True, rotate_bytes=30_000))
-    sink.open()
-    for result in results(400):
-        sink.process(result)
-    sink.close()
+    with opened(VideoSink("video", tmp_path / "{stream}.mp4", rules=Rules(True, True, rotate_bytes=30_000))) as sink:
+        for result in results(400):
+            sink.process(result)
     paths = sorted(tmp_path.iterdir())
     assert len(paths) >= 3 and sum(decodable(path) for path in paths) == 400
     assert max(path.stat().st_size for path in paths) < 60_000
@@ -270,13 +266,11 @@ def test_a_recording_rotates(tmp_path: Path) -> None:
 def test_a_file_is_empty_or_plays_after_each_frame(tmp_path: Path, suffix: str, rules: Rules) -> None:
     """A head without images, of which a muxer writes the first half a second early, would stay after a power cut."""
     path = tmp_path / f"out.{suffix}"
-    sink = VideoSink("video", path, rules=rules)
-    sink.open()
-    played = []
-    for result in results(70):
-        sink.process(result)
-        played.append(decodable(path) if path.stat().st_size else 0)
-    sink.close()
+    with opened(VideoSink("video", path, rules=rules)) as sink:
+        played = []
+        for result in results(70):
+            sink.process(result)
+            played.append(decodable(path) if path.stat().st_size else 0)
     assert played == sorted(played) and played[0] == 0 < played[-1]
     assert decodable(path) == 70
 
@@ -289,19 +283,15 @@ def test_a_pipe_is_no_place_for_a_video(tmp_path: Path) -> None:
 
 
 def test_another_size_of_one_camera_leaves_the_others_alone(tmp_path: Path) -> None:
-    sink = VideoSink("video", tmp_path / "{stream}.mp4", rules=KEEPS)
-    sink.open()
-    for north, south in zip([*results(20), *results(20, 200)], results(40, 80, 60, "south"), strict=True):
-        sink.process(north)
-        sink.process(south)
-    sink.close()
+    with opened(VideoSink("video", tmp_path / "{stream}.mp4", rules=KEEPS)) as sink:
+        for north, south in zip([*results(20), *results(20, 200)], results(40, 80, 60, "south"), strict=True):
+            sink.process(north)
+            sink.process(south)
     assert decodable(tmp_path / "south.mp4") == 40
     assert sum(decodable(path) for path in tmp_path.glob("camera*")) == 40
 
 
 def test_the_newest_image_is_there_at_once(tmp_path: Path) -> None:
-    sink = ImagesSink("images", tmp_path / "latest.png")
-    sink.open()
-    sink.process(Result(frame_of(6, 4)))
-    assert cv2.imread(str(tmp_path / "latest.png")).shape == (4, 6, 3)
-    sink.close()
+    with opened(ImagesSink("images", tmp_path / "latest.png")) as sink:
+        sink.process(Result(frame_of(6, 4)))
+        assert cv2.imread(str(tmp_path / "latest.png")).shape == (4, 6, 3)

@@ -24,6 +24,8 @@ from edgert.runtime.records import Detections, Result
 from edgert.stages.context import Context
 from tests.helpers.command import ROOT, edgert, environment
 from tests.helpers.virtual_clock import VirtualClock
+from tests.helpers.written import opened
+from tests.unit.stages.sink.test_collect import settle
 
 HOUR, FPS = 3600, 30
 LABELS = ("bolt", "nut", "gear")
@@ -54,22 +56,21 @@ def test_an_hour_at_30_frames_a_second_stays_inside_its_bounds(tmp_path: Path, l
         "harvest", Context(clock=clock, starts_over=False, sources={"gate": SimpleNamespace(live=False)})
     )
     pixels = random_numbers.integers(0, 256, (16, 48, 64, 3), np.uint8)
-    sink.open()
-    most_images = most_bytes = 0
-    began_s = time.time()
-    for index in range(HOUR * FPS):
-        at_ns = index * 10**9 // FPS
-        planes = (pixels[index % 16],)
-        frame = Frame("gate", index, at_ns, at_ns, 64, 48, "bgr", planes, lend(planes, counter))
-        scores = np.sort(random_numbers.random(3).astype(np.float32))[::-1]
-        boxes = np.tile(np.array([[4, 4, 30, 40]], np.float32), (3, 1))
-        sink.process(Result(frame, {"x": Detections(boxes, scores, np.arange(3, dtype=np.int32), LABELS)}))
-        if index % (20 * FPS) == 0:
-            sink._waiting.join()
-            most_images = max(most_images, len(list((tmp_path / "set" / "images").iterdir())))
-            most_bytes = max(most_bytes, used_bytes(tmp_path / "set"))
-    sink._waiting.join()
-    sink.close()
+    with opened(sink):
+        most_images = most_bytes = 0
+        began_s = time.time()
+        for index in range(HOUR * FPS):
+            at_ns = index * 10**9 // FPS
+            planes = (pixels[index % 16],)
+            frame = Frame("gate", index, at_ns, at_ns, 64, 48, "bgr", planes, lend(planes, counter))
+            scores = np.sort(random_numbers.random(3).astype(np.float32))[::-1]
+            boxes = np.tile(np.array([[4, 4, 30, 40]], np.float32), (3, 1))
+            sink.process(Result(frame, {"x": Detections(boxes, scores, np.arange(3, dtype=np.int32), LABELS)}))
+            if index % (20 * FPS) == 0:
+                settle(sink)
+                most_images = max(most_images, len(list((tmp_path / "set" / "images").iterdir())))
+                most_bytes = max(most_bytes, used_bytes(tmp_path / "set"))
+        settle(sink)
     kept = [json.loads(line) for line in (tmp_path / "set" / "collected.jsonl").read_text().splitlines()]
     times = [one["time_s"] for one in kept if "image" in one]
     print(f"{layout}: {most_images} images, {most_bytes} bytes at most, {time.time() - began_s:.0f} s for the hour")

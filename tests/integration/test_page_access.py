@@ -107,17 +107,15 @@ def test_certificates_that_cannot_be_used(tmp_path: Path) -> None:
 def test_a_page_that_is_open_to_the_network_is_warned_of(
     caplog: pytest.LogCaptureFixture, token: str, warned: str
 ) -> None:
-    sink = live_page(host="0.0.0.0", **({"token": token} if token else {}))
-    sink.open()
-    sink.close()
+    with opened(live_page(host="0.0.0.0", **({"token": token} if token else {}))):
+        pass
     (record,) = [one for one in caplog.records if one.levelname == "WARNING"]
     assert warned in record.getMessage() and TOKEN not in record.getMessage()
 
 
 def test_a_page_of_this_machine_needs_no_warning(caplog: pytest.LogCaptureFixture) -> None:
-    sink = http_sink()
-    sink.open()
-    sink.close()
+    with opened(http_sink()):
+        pass
     assert [one for one in caplog.records if one.levelname == "WARNING"] == []
     assert TOKEN not in repr(Http.model_validate({"sink": "http", "from": "x", "token": TOKEN}))
     assert TOKEN not in repr(Access(TOKEN))

@@ -25,6 +25,7 @@ from tests.helpers.clips import SIZE, write_clip
 from tests.helpers.frames import detections, frame_of, result_of
 from tests.helpers.http_request import live_page
 from tests.helpers.waiting import wait_until
+from tests.helpers.written import opened
 
 pytestmark = pytest.mark.slow
 CAMERAS = ("gate", "yard", "dock")
@@ -40,15 +41,15 @@ def stats() -> dict[str, Any]:
 
 @pytest.fixture
 def sink() -> Iterator[HttpSink]:
-    sink = live_page(stats)
-    sink.open()
-    for number, name in enumerate(CAMERAS):
-        image = np.full((90, 160, 3), 40 + 80 * number, np.uint8)
-        result = result_of(frame_of(160, 90, stream=name), {"find": detections((40, 20, 80, 60), ids=(4,))})
-        event = Event("ab12", "intruder", "begin", "gate", 10**18, 3.0, "lane", "", 4, "person", 0.9, (40, 20, 80, 60))
-        sink.process(replace(result.with_output("alarm", Events((event,) if name == "gate" else ())), image=image))
-    yield sink
-    sink.close()
+    with opened(live_page(stats)) as sink:
+        for number, name in enumerate(CAMERAS):
+            image = np.full((90, 160, 3), 40 + 80 * number, np.uint8)
+            result = result_of(frame_of(160, 90, stream=name), {"find": detections((40, 20, 80, 60), ids=(4,))})
+            event = Event(
+                "ab12", "intruder", "begin", "gate", 10**18, 3.0, "lane", "", 4, "person", 0.9, (40, 20, 80, 60)
+            )
+            sink.process(replace(result.with_output("alarm", Events((event,) if name == "gate" else ())), image=image))
+        yield sink
 
 
 def wait_for(page: Page, expression: str, wanted: object = True) -> None:
@@ -203,25 +204,23 @@ def test_every_row_of_the_wall_is_full_and_a_desk_sees_all_of_it(page: Page) -> 
     for count in (2, 3, 4, 5, 8, 16):
         names = [f"camera-{number}" for number in range(count)]
         stages = {name: {"source": {"up": False, "state_s": 5.0, "reason": "no route"}} for name in names}
-        sink = live_page(lambda stages=stages: {**stats(), "stages": stages})  # type: ignore[misc]
-        sink.open()
-        for width_px in (390, 768, 1440):
-            page.open(sink.url, width_px)
-            wait_for(page, "document.querySelectorAll('.tile').length", count)
-            gaps = page.evaluate(rows)
-            assert all(abs(gap) <= 3 for gap in gaps), (count, width_px, gaps)
-            assert page.evaluate("document.documentElement.scrollWidth") == width_px
-            narrowest = page.evaluate(
-                "Math.min(...[...document.querySelectorAll('.tile')].map(one => one.offsetWidth))"
-            )
-            assert narrowest >= 165 and abs(narrowest - page.evaluate("tilePx")) < 16
-            if width_px == 1440:
-                bottom = page.evaluate(
-                    "Math.max(at('wall').getBoundingClientRect().bottom, "
-                    "document.querySelector('aside').getBoundingClientRect().top)"
+        with opened(live_page(lambda stages=stages: {**stats(), "stages": stages})) as sink:  # type: ignore[misc]
+            for width_px in (390, 768, 1440):
+                page.open(sink.url, width_px)
+                wait_for(page, "document.querySelectorAll('.tile').length", count)
+                gaps = page.evaluate(rows)
+                assert all(abs(gap) <= 3 for gap in gaps), (count, width_px, gaps)
+                assert page.evaluate("document.documentElement.scrollWidth") == width_px
+                narrowest = page.evaluate(
+                    "Math.min(...[...document.querySelectorAll('.tile')].map(one => one.offsetWidth))"
                 )
-                assert 0.45 * 900 < bottom <= 900, count
-        sink.close()
+                assert narrowest >= 165 and abs(narrowest - page.evaluate("tilePx")) < 16
+                if width_px == 1440:
+                    bottom = page.evaluate(
+                        "Math.max(at('wall').getBoundingClientRect().bottom, "
+                        "document.querySelector('aside').getBoundingClientRect().top)"
+                    )
+                    assert 0.45 * 900 < bottom <= 900, count
     assert page.errors == []
 
 
@@ -380,25 +379,22 @@ def test_the_recording_of_an_event_plays_on_the_page(page: Page, tmp_path: Path)
     section = SinkStage.model_validate({"sink": "record", "from": "alarm", **keys})
     record = make_stage(section, "clips", Context(sources={"gate": source}))
     event = Event("ab12", "intruder", "begin", "gate", 10**18, 0.0, "lane", "in", 4, "person")
-    record.open()
-    for frame in source.frames(threading.Event()):
-        record.process(result_of(frame, {"alarm": Events((event,))} if frame.index == 60 else {}))
-        frame.lease.release()
-    source.close()
-    record.close()
-    sink = live_page(stats, clips=tmp_path / "clips.jsonl")
-    sink.open()
-    image = np.full((90, 160, 3), 40, np.uint8)
-    result = result_of(frame_of(160, 90, stream="gate"), {"alarm": Events((event,))})
-    sink.process(replace(result, image=image))
-    page.open(sink.url, 390)
-    wait_for(page, "document.querySelector('#events a')?.textContent", "Play the recording")
-    page.evaluate("document.querySelector('#events a').scrollIntoView()")
-    page.click(*middle_of(page, "#events a"))
-    wait_for(page, "document.querySelector('#film').currentTime > 0.5")
-    shown = page.evaluate("[film.videoWidth, film.videoHeight, film.duration > 1.9, cinema.open]")
-    assert shown == [*SIZE, True, True]
-    page.click(*middle_of(page, "#close"))
-    wait_for(page, "cinema.open", False)
-    assert page.errors == []
-    sink.close()
+    with opened(record):
+        for frame in source.frames(threading.Event()):
+            record.process(result_of(frame, {"alarm": Events((event,))} if frame.index == 60 else {}))
+            frame.lease.release()
+        source.close()
+    with opened(live_page(stats, clips=tmp_path / "clips.jsonl")) as sink:
+        image = np.full((90, 160, 3), 40, np.uint8)
+        result = result_of(frame_of(160, 90, stream="gate"), {"alarm": Events((event,))})
+        sink.process(replace(result, image=image))
+        page.open(sink.url, 390)
+        wait_for(page, "document.querySelector('#events a')?.textContent", "Play the recording")
+        page.evaluate("document.querySelector('#events a').scrollIntoView()")
+        page.click(*middle_of(page, "#events a"))
+        wait_for(page, "document.querySelector('#film').currentTime > 0.5")
+        shown = page.evaluate("[film.videoWidth, film.videoHeight, film.duration > 1.9, cinema.open]")
+        assert shown == [*SIZE, True, True]
+        page.click(*middle_of(page, "#close"))
+        wait_for(page, "cinema.open", False)
+        assert page.errors == []

@@ -29,10 +29,8 @@ STATS = {"fps": 24.5, "frames_out": 7, "dropped": 2, "latency_ms": {"p50": float
 
 @pytest.fixture
 def sink() -> Iterator[HttpSink]:
-    sink = live_page(lambda: STATS)
-    sink.open()
-    yield sink
-    sink.close()
+    with opened(live_page(lambda: STATS)) as sink:
+        yield sink
 
 
 def port_of(sink: HttpSink) -> int:
@@ -102,12 +100,10 @@ def test_metrics_are_prometheus_text(sink: HttpSink) -> None:
 
 def test_a_page_closed_during_a_stream_is_freed_at_once() -> None:
     def closed() -> HttpSink:
-        sink = live_page(lambda: STATS)
-        sink.open()
-        viewer = Viewer(sink)
-        sink.process(shown())
-        viewer.image()
-        sink.close()
+        with opened(live_page(lambda: STATS)) as sink:
+            viewer = Viewer(sink)
+            sink.process(shown())
+            viewer.image()
         viewer.close()
         return sink
 
@@ -195,30 +191,26 @@ def test_a_failing_state_is_an_answer_not_a_crash(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(http_sink, "_SHARED_S", 0.0)
-    sink = live_page(lambda: {"bad": object()} if caplog.records else {"bug": 1 / 0})
-    sink.open()
-    assert ask(sink, "/stats.json")[::2] == (500, b"a bug in edgert; its log has the traceback\n")
-    assert "ZeroDivisionError" in caplog.text and caplog.records[-1].levelname == "ERROR"
-    assert ask(sink, "/stats.json")[0] == 500 and ask(sink, "/healthz")[0] == 200
-    monkeypatch.setattr(sink.images, "table", lambda stream: Path("/none").read_text())
-    assert ask(sink, "/stats.json")[::2] == (500, b"the answer cannot be made\n") and "No such file" in caplog.text
-    sink.close()
+    with opened(live_page(lambda: {"bad": object()} if caplog.records else {"bug": 1 / 0})) as sink:
+        assert ask(sink, "/stats.json")[::2] == (500, b"a bug in edgert; its log has the traceback\n")
+        assert "ZeroDivisionError" in caplog.text and caplog.records[-1].levelname == "ERROR"
+        assert ask(sink, "/stats.json")[0] == 500 and ask(sink, "/healthz")[0] == 200
+        monkeypatch.setattr(sink.images, "table", lambda stream: Path("/none").read_text())
+        assert ask(sink, "/stats.json")[::2] == (500, b"the answer cannot be made\n") and "No such file" in caplog.text
 
 
 @pytest.mark.timing
 def test_close_ends_every_thread_at_once() -> None:
     before = set(threading.enumerate())
-    sink = live_page(lambda: STATS)
-    sink.open()
-    result = shown()
-    sink.process(result)
-    viewers = [Viewer(sink) for _ in range(4)]
-    halfway = socket.create_connection(("127.0.0.1", port_of(sink)))  # says nothing at all
-    for viewer in viewers:
-        viewer.image()
-    result.frame.lease.release()
-    started = time.monotonic()
-    sink.close()
+    with opened(live_page(lambda: STATS)) as sink:
+        result = shown()
+        sink.process(result)
+        viewers = [Viewer(sink) for _ in range(4)]
+        halfway = socket.create_connection(("127.0.0.1", port_of(sink)))  # says nothing at all
+        for viewer in viewers:
+            viewer.image()
+        result.frame.lease.release()
+        started = time.monotonic()
     assert time.monotonic() - started < 0.5
     assert sink.url == "" and not result.frame.lease.alive
     deadline = started + 0.5

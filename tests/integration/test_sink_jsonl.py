@@ -8,6 +8,7 @@ from edgert.errors import StageError
 from edgert.stages.sink.results import JsonlSink
 from tests.helpers.frames import result_of
 from tests.helpers.kill import kill_when_it_says_go
+from tests.helpers.written import opened
 
 WRITER = """
 import itertools, sys
@@ -26,10 +27,8 @@ for index in itertools.count():
 
 def test_a_full_device() -> None:
     sink = JsonlSink("events", Path("/dev/full"))
-    sink.open()
-    with pytest.raises(StageError, match="cannot write /dev/full") as caught:
+    with opened(sink), pytest.raises(StageError, match="cannot write /dev/full") as caught:
         sink.process(result_of())
-    sink.close()
     assert "No space left" in caught.value.why
 
 
@@ -37,14 +36,12 @@ def test_a_reader_that_went_away(tmp_path: Path) -> None:
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
-    sink = JsonlSink("events", pipe)
-    sink.open()
-    sink.process(result_of())
-    assert json.loads(os.read(reader, 1 << 16))["stream"] == "camera"
-    os.close(reader)
-    with pytest.raises(StageError, match="cannot write"):
+    with opened(JsonlSink("events", pipe)) as sink:
         sink.process(result_of())
-    sink.close()
+        assert json.loads(os.read(reader, 1 << 16))["stream"] == "camera"
+        os.close(reader)
+        with pytest.raises(StageError, match="cannot write"):
+            sink.process(result_of())
 
 
 def test_lines_are_whole_after_a_kill(tmp_path: Path) -> None:

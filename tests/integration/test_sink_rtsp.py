@@ -31,6 +31,7 @@ from edgert.stages.sink.stream.rtsp_server import RtspSink
 from edgert.stages.source import gst
 from tests.helpers.frames import frame_of
 from tests.helpers.waiting import wait_until
+from tests.helpers.written import opened
 
 WHY = "gst-rtsp-server for this Python: sudo apt install python3-gi gir1.2-gst-rtsp-server-1.0"
 SIZE, FPS = (320, 240), 25
@@ -109,15 +110,13 @@ def test_a_port_that_is_taken(library: None) -> None:
 
 
 def test_two_streams_under_one_path(library: None) -> None:
-    sink = sink_of(path="/live")
-    sink.open()
-    sink.process(Result(frame_of(stream="a")))
-    with pytest.raises(StageError, match="/live would show two streams") as caught:
-        sink.process(Result(frame_of(stream="b")))
-    assert "{stream}" in caught.value.fix
-    sink.close()
-    sink.open()  # again, on the port it had
-    sink.close()
+    with opened(sink_of(path="/live")) as sink:
+        sink.process(Result(frame_of(stream="a")))
+        with pytest.raises(StageError, match="/live would show two streams") as caught:
+            sink.process(Result(frame_of(stream="b")))
+        assert "{stream}" in caught.value.fix
+    with opened(sink):  # again, on the port it had
+        pass
 
 
 def asked(port: int, request: str) -> socket.socket:
@@ -139,22 +138,20 @@ def request(verb: str, address: str, *headers: str) -> str:
 @pytest.mark.timing
 @pytest.mark.parametrize("login", [("", ""), ("guard", "a-secret-word")], ids=["open", "password"])
 def test_half_open_connections_are_counted_and_in_nobodys_way(library: None, login: tuple[str, str]) -> None:
-    sink = sink_of(login=login)
-    sink.open()
-    before, own = descriptors(), request("OPTIONS", f"rtsp://127.0.0.1:{sink.port}/yard")
-    clients = [asked(sink.port, "OPTI") for _ in range(400)]
-    waits = []
-    for _ in range(20):
+    with opened(sink_of(login=login)) as sink:
+        before, own = descriptors(), request("OPTIONS", f"rtsp://127.0.0.1:{sink.port}/yard")
+        clients = [asked(sink.port, "OPTI") for _ in range(400)]
+        waits = []
+        for _ in range(20):
+            begun_s = time.monotonic()
+            asked(sink.port, own).close()
+            waits.append(time.monotonic() - begun_s)
+        theirs = descriptors() - before - len(clients)
+        clients += [asked(sink.port, own) for _ in range(150)]
         begun_s = time.monotonic()
         asked(sink.port, own).close()
         waits.append(time.monotonic() - begun_s)
-    theirs = descriptors() - before - len(clients)
-    clients += [asked(sink.port, own) for _ in range(150)]
-    begun_s = time.monotonic()
-    asked(sink.port, own).close()
-    waits.append(time.monotonic() - begun_s)
-    wait_until(lambda: descriptors() - before - len(clients) <= limits.RTSP_CONNECTIONS / 3 + 8)
-    sink.close()
+        wait_until(lambda: descriptors() - before - len(clients) <= limits.RTSP_CONNECTIONS / 3 + 8)
     for client in clients:
         client.close()
     assert max(waits) < 1 and theirs <= limits.RTSP_CONNECTIONS / 6 + 8
@@ -162,15 +159,13 @@ def test_half_open_connections_are_counted_and_in_nobodys_way(library: None, log
 
 @pytest.mark.parametrize("sent", [b"\0\0\r\n\r\n", b"\xff\xfe\r\n\r\n", b"$" * 20_000, b"nonsense\r\n\r\n"])
 def test_what_is_no_request_ends_and_the_next_is_answered(library: None, sent: bytes) -> None:
-    sink = sink_of()
-    sink.open()
-    with socket.create_connection(("127.0.0.1", sink.port), timeout=5) as client, suppress(ConnectionError):
-        client.sendall(sent)
-        while answer := client.recv(4096):
-            assert b" 400 " in answer
-            break
-    asked(sink.port, request("OPTIONS", f"rtsp://127.0.0.1:{sink.port}/yard")).close()
-    sink.close()
+    with opened(sink_of()) as sink:
+        with socket.create_connection(("127.0.0.1", sink.port), timeout=5) as client, suppress(ConnectionError):
+            client.sendall(sent)
+            while answer := client.recv(4096):
+                assert b" 400 " in answer
+                break
+        asked(sink.port, request("OPTIONS", f"rtsp://127.0.0.1:{sink.port}/yard")).close()
 
 
 def test_who_plays_nothing_ends_and_who_plays_stays(library: None, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,6 +21,7 @@ from edgert.stages.sink.output_file import OutputFile
 from edgert.stages.sink.video import VideoSink
 from tests.helpers.frames import frame_of
 from tests.helpers.kill import kill_when_it_says_go
+from tests.helpers.written import opened
 
 STEP_NS = 33_366_667  # 29.97 Hz
 
@@ -38,10 +39,9 @@ def results(count: int, width: int = 160, height: int = 120, stream: str = "came
 
 
 def write(sink: VideoSink, items: Iterator[Result] | list[Result]) -> None:
-    sink.open()
-    for item in items:
-        sink.process(item)
-    sink.close()
+    with opened(sink):
+        for item in items:
+            sink.process(item)
 
 
 def read(path: Path) -> list[tuple[float, U8]]:
@@ -121,13 +121,11 @@ def test_the_drawn_image_is_preferred(tmp_path: Path) -> None:
 
 def test_nothing_is_allocated_per_frame(tmp_path: Path) -> None:
     counter = Counter()
-    sink = VideoSink("video", tmp_path / "out.mp4")
-    sink.open()
-    for index in range(120):
-        if index == 40:
-            before = counter.read().allocations
-        sink.process(Result(frame_of(320, 240, "i420", counter=counter, index=index % 7, media_ns=index * STEP_NS)))
-    sink.close()
+    with opened(VideoSink("video", tmp_path / "out.mp4")) as sink:
+        for index in range(120):
+            if index == 40:
+                before = counter.read().allocations
+            sink.process(Result(frame_of(320, 240, "i420", counter=counter, index=index % 7, media_ns=index * STEP_NS)))
     assert counter.read().allocations == before
     assert counter.read().copies == 120
 
@@ -169,12 +167,10 @@ def test_other_colors_begin_another_file(tmp_path: Path) -> None:
 
 def test_a_size_that_changes_again_and_again_is_an_error(tmp_path: Path) -> None:
     sink = VideoSink("video", tmp_path / "out.mp4")
-    sink.open()
-    with pytest.raises(StageError, match="from 200x120 to 160x120") as caught:
+    with opened(sink), pytest.raises(StageError, match="from 200x120 to 160x120") as caught:
         for _ in range(20):
             for item in (*results(1), *results(1, 200)):
                 sink.process(item)
-    sink.close()
     assert caught.value.fix and len(list(tmp_path.iterdir())) == 10
 
 
@@ -214,13 +210,10 @@ def test_a_full_disk_stops_the_pipeline_and_the_file_plays(
 
     monkeypatch.setattr("edgert.stages.sink.output_file.os.write", small_disk)
     path = tmp_path / f"out.{suffix}"
-    sink = VideoSink("video", path)
-    sink.open()
-    with pytest.raises(StageError, match="cannot write") as caught:
+    with opened(VideoSink("video", path)) as sink, pytest.raises(StageError, match="cannot write") as caught:
         for index in range(2000):
             frame = frame_of(160, 120, "i420", index=index, media_ns=index * STEP_NS)
             sink.process(Result(frame))
-    sink.close()
     assert "No space left" in caught.value.why and caught.value.where == "stages.video"
     assert path.stat().st_size <= 400_000
     if suffix == "mp4":
@@ -245,11 +238,9 @@ def test_each_try_on_a_full_disk_leaves_nothing(
     monkeypatch.setattr("edgert.stages.sink.output_file.os.write", small_disk)
     for _ in range(3):
         sink = VideoSink("video", tmp_path / "out-{date}-{time}.mp4")
-        sink.open()
-        with pytest.raises(StageError, match="cannot write"):
+        with opened(sink), pytest.raises(StageError, match="cannot write"):
             for result in results(200):
                 sink.process(result)
-        sink.close()
         assert not list(tmp_path.iterdir())
 
 
@@ -297,10 +288,8 @@ def test_a_killed_process_leaves_a_file_that_plays(tmp_path: Path, suffix: str) 
 
 @pytest.mark.timing
 def test_closing_is_quick(tmp_path: Path) -> None:
-    sink = VideoSink("video", tmp_path / "out.mp4")
-    sink.open()
-    for result in results(60, 1280, 720):
-        sink.process(result)
-    started = time.monotonic()
-    sink.close()
+    with opened(VideoSink("video", tmp_path / "out.mp4")) as sink:
+        for result in results(60, 1280, 720):
+            sink.process(result)
+        started = time.monotonic()
     assert time.monotonic() - started < 0.8  # what is left of the 2 s after results have drained

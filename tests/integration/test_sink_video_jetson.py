@@ -24,6 +24,7 @@ from edgert.stages.source import gst_pipelines
 from tests.helpers.command import with_doubles
 from tests.helpers.frames import frame_of
 from tests.helpers.gst_encoder import STAND_IN, STEP_NS, instead_of_a_jetsons, level_of
+from tests.helpers.written import opened
 from tests.integration.test_sink_video import shown, write
 
 pytest.importorskip("gi", reason="PyGObject (gi) is not installed: sudo apt install python3-gi gir1.2-gstreamer-1.0")
@@ -110,13 +111,11 @@ def test_images_of_the_host_are_copied_once_and_buffers_come_again(
 ) -> None:
     instead_of_a_jetsons(monkeypatch)
     counter = Counter()
-    sink = sink_of(tmp_path / "out.mp4")
-    sink.open()
-    for index in range(150):
-        if index == 50:
-            before = counter.read().allocations
-        sink.process(Result(frame_of(320, 240, "i420", counter=counter, index=index % 7, media_ns=index * STEP_NS)))
-    sink.close()
+    with opened(sink_of(tmp_path / "out.mp4")) as sink:
+        for index in range(150):
+            if index == 50:
+                before = counter.read().allocations
+            sink.process(Result(frame_of(320, 240, "i420", counter=counter, index=index % 7, media_ns=index * STEP_NS)))
     assert counter.read().copies == 150 and counter.read().allocations - before <= gst_encoder.IN_FLIGHT
     assert not gst_encoder._waiting, "every buffer was let go"
 
@@ -149,15 +148,13 @@ def test_an_error_on_the_way_ends_the_file_which_plays(
 ) -> None:
     caplog.set_level(logging.INFO)
     instead_of_a_jetsons(monkeypatch, f"identity error-after=20 ! {STAND_IN}")
-    sink = sink_of(tmp_path / "{stream}.mp4")
-    sink.open()
-    with pytest.raises(DeviceError, match="GStreamer pipeline failed") as caught:
-        for result in results(500, stream="a"):
+    with opened(sink_of(tmp_path / "{stream}.mp4")) as sink:
+        with pytest.raises(DeviceError, match="GStreamer pipeline failed") as caught:
+            for result in results(500, stream="a"):
+                sink.process(result)
+        assert "Failed after iterations" in caught.value.why and caught.value.where == "stages.video"
+        for result in results(5, stream="b"):
             sink.process(result)
-    assert "Failed after iterations" in caught.value.why and caught.value.where == "stages.video"
-    for result in results(5, stream="b"):
-        sink.process(result)
-    sink.close()
     assert 0 < len(shown(tmp_path / "a.mp4")) <= 20
     check(tmp_path / "b.mp4", 5)
     assert "encoded by the CPU (libx264): the GStreamer pipeline failed" in caplog.text

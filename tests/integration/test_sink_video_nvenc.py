@@ -31,6 +31,7 @@ from tests.helpers.frames import frame_of
 from tests.helpers.gpu import gpu_or_skip, to_gpu
 from tests.helpers.nvdec_double import PyNvVCException
 from tests.helpers.nvenc_double import BEHIND, Encoder, NvencDouble
+from tests.helpers.written import opened
 from tests.integration.test_sink_video import shown, write
 
 STEP_NS = 33_366_667  # 29.97 Hz
@@ -152,15 +153,13 @@ def test_drawn_images_on_the_gpu_stay_there_and_odd_edges_are_left_out(
 def test_memory_goes_back_when_the_file_is_closed(rig: Rig, tmp_path: Path) -> None:
     before = rig.device.live_bytes
     write(VideoSink("video", tmp_path / "out.mp4"), [])
-    sink = VideoSink("video", tmp_path / "out.mp4")
-    sink.open()
-    sink.process(rig.result(0))
-    host = frame_of(160, 120, "i420", counter=rig.counter, index=1, media_ns=STEP_NS)
-    host.planes[0][...], host.planes[1][...], host.planes[2][...] = level_of(1), 128, 128
-    copies = rig.copies()
-    sink.process(Result(host))  # its decoder fell back to the processor
-    assert rig.copies() - copies == 2, "packed, and brought up"
-    sink.close()
+    with opened(VideoSink("video", tmp_path / "out.mp4")) as sink:
+        sink.process(rig.result(0))
+        host = frame_of(160, 120, "i420", counter=rig.counter, index=1, media_ns=STEP_NS)
+        host.planes[0][...], host.planes[1][...], host.planes[2][...] = level_of(1), 128, 128
+        copies = rig.copies()
+        sink.process(Result(host))  # its decoder fell back to the processor
+        assert rig.copies() - copies == 2, "packed, and brought up"
     assert [luma for _, luma in shown(tmp_path / "out.mp4")] == pytest.approx([level_of(0), level_of(1)], abs=3)
     gc.collect()
     assert rig.device.live_bytes == before
@@ -235,17 +234,15 @@ def test_an_encoder_that_fails_on_the_way_leaves_a_file_that_plays_and_the_next_
     rig: Rig, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
-    sink = VideoSink("video", tmp_path / "{stream}.mp4")
-    sink.open()
-    for index in range(12):
-        sink.process(rig.result(index, stream="a"))
-    rig.package.broken["encode"] = PyNvVCException("the device was lost")
-    with pytest.raises(DeviceError, match="NVENC cannot encode") as caught:
-        sink.process(rig.result(12, stream="a"))
-    assert (caught.value.why, caught.value.where) == ("the device was lost", "stages.video")
-    for index in range(4):
-        sink.process(rig.result(index, stream="b"))
-    sink.close()
+    with opened(VideoSink("video", tmp_path / "{stream}.mp4")) as sink:
+        for index in range(12):
+            sink.process(rig.result(index, stream="a"))
+        rig.package.broken["encode"] = PyNvVCException("the device was lost")
+        with pytest.raises(DeviceError, match="NVENC cannot encode") as caught:
+            sink.process(rig.result(12, stream="a"))
+        assert (caught.value.why, caught.value.where) == ("the device was lost", "stages.video")
+        for index in range(4):
+            sink.process(rig.result(index, stream="b"))
     assert len(shown(tmp_path / "a.mp4")) == 12 - BEHIND and len(shown(tmp_path / "b.mp4")) == 4
     assert "encoded by the CPU (libx264): NVENC cannot encode 160x120 h264: the device was lost" in caplog.text
 
@@ -274,16 +271,14 @@ def test_without_a_kernel_images_are_brought_down(
 
 
 def test_a_gpu_that_is_lost_ends_the_file_and_names_it(rig: Rig, tmp_path: Path) -> None:
-    sink = VideoSink("video", tmp_path / "out.mp4")
-    sink.open()
-    for index in range(10):
-        sink.process(rig.result(index))
-    result = rig.result(10)
-    rig.gpu.broken["event"] = "unspecified launch failure"
-    with pytest.raises(DeviceError, match="unspecified launch failure"):
-        sink.process(result)
-    rig.gpu.broken.clear()
-    sink.close()
+    with opened(VideoSink("video", tmp_path / "out.mp4")) as sink:
+        for index in range(10):
+            sink.process(rig.result(index))
+        result = rig.result(10)
+        rig.gpu.broken["event"] = "unspecified launch failure"
+        with pytest.raises(DeviceError, match="unspecified launch failure"):
+            sink.process(result)
+        rig.gpu.broken.clear()
     assert len(shown(tmp_path / "out.mp4")) == 10 - BEHIND
 
 

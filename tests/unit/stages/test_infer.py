@@ -17,6 +17,7 @@ from tests.helpers import models
 from tests.helpers.frames import detections, frame_of, result_of
 from tests.helpers.stages import Rows
 from tests.helpers.virtual_clock import VirtualClock
+from tests.helpers.written import opened
 
 CONFIG = InputConfig(resize="stretch")
 
@@ -50,15 +51,13 @@ def flat(value: int, index: int = 0, width: int = 16, height: int = 12) -> Frame
 
 def test_a_frame_gets_the_record_of_its_own_pixels() -> None:
     session = Means()
-    stage = Infer("find", inference(session))
-    stage.open()
-    assert session.runs == [1]
-    for value in (10, 200):
-        out = stage.process(result_of(flat(value), {"before": 1}))
-        mean, whole, geometry = out.outputs["find"]
-        assert (mean, whole, geometry.scale_x, geometry.scale_y) == (value, 7, 4, 3)
-        assert list(out.outputs) == ["before", "find"]
-    stage.close()
+    with opened(Infer("find", inference(session))) as stage:
+        assert session.runs == [1]
+        for value in (10, 200):
+            out = stage.process(result_of(flat(value), {"before": 1}))
+            mean, whole, geometry = out.outputs["find"]
+            assert (mean, whole, geometry.scale_x, geometry.scale_y) == (value, 7, 4, 3)
+            assert list(out.outputs) == ["before", "find"]
 
 
 def test_every_third_frame_is_looked_at_and_the_others_pass() -> None:

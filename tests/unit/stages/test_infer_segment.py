@@ -21,6 +21,7 @@ from edgert.stages.preprocess import Preprocessor
 from tests.helpers import models
 from tests.helpers.frames import frame_of, result_of
 from tests.helpers.models import make, node
+from tests.helpers.written import opened
 
 
 @pytest.fixture(scope="module")
@@ -105,12 +106,10 @@ def test_an_error_tells_the_segment(engine: SegmentedEngine, monkeypatch: pytest
 def test_a_pinned_stage_is_the_stage(engine: SegmentedEngine) -> None:
     before = os.sched_getaffinity(0)
     core = max(before)
-    stage = Pinned(chain_of(engine)[0], core)
-    stage.open()
-    assert os.sched_getaffinity(0) == {core}
-    out = stage.process(image(0))
-    assert isinstance(out, Result) and "find" in out.outputs
-    stage.close()
+    with opened(Pinned(chain_of(engine)[0], core)) as stage:
+        assert os.sched_getaffinity(0) == {core}
+        out = stage.process(image(0))
+        assert isinstance(out, Result) and "find" in out.outputs
     assert os.sched_getaffinity(0) == before
 
 

@@ -13,6 +13,7 @@ from edgert.runtime import Result, Stage
 from edgert.stages.python import PythonStage, python_stage
 from edgert.user_code import load_object
 from tests.helpers.frames import result_of
+from tests.helpers.written import opened
 
 
 def same(result: Result) -> Result:
@@ -90,10 +91,8 @@ def test_anything_else_is_an_error_with_advice(out: Any) -> None:
 
 
 def process(stage: Stage) -> Any:
-    stage.open()
-    out = stage.process(result_of())
-    stage.close()
-    return out
+    with opened(stage):
+        return stage.process(result_of())
 
 
 def test_functions_classes_and_objects_with_their_arguments() -> None:

@@ -6,6 +6,7 @@ from edgert.config import CropConfig
 from edgert.runtime import Detections
 from edgert.stages.crop import CropDetections, CropRegion, crop_boxes
 from tests.helpers.frames import detections, frame_of, result_of
+from tests.helpers.written import opened
 
 FRAME = frame_of(100, 80)
 
@@ -70,13 +71,11 @@ def test_boxes_that_are_no_numbers_are_left_out_or_cut(bad: float) -> None:
 
 
 def test_a_region_is_a_part_of_every_frame() -> None:
-    stage = CropRegion((0.25, 0.5, 1, 1))
-    stage.open()
-    frame = frame_of(100, 80)
-    out = stage.process(result_of(frame, {"a": 1})).frame
-    assert out.region == (25, 40, 100, 80)
-    assert np.shares_memory(out.planes[0], frame.planes[0])
-    stage.close()
+    with opened(CropRegion((0.25, 0.5, 1, 1))) as stage:
+        frame = frame_of(100, 80)
+        out = stage.process(result_of(frame, {"a": 1})).frame
+        assert out.region == (25, 40, 100, 80)
+        assert np.shares_memory(out.planes[0], frame.planes[0])
 
 
 def test_one_result_per_detection_with_that_detection_alone() -> None:

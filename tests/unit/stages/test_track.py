@@ -13,6 +13,7 @@ from edgert.stages.context import Context
 from edgert.stages.kinds import BotSortStage
 from edgert.stages.track import Track
 from tests.helpers.frames import frame_of, result_of, things
+from tests.helpers.written import opened
 
 CONFIG = TrackStage.model_validate({"track": "bytetrack", "from": "find", "confirm": 1})
 
@@ -154,10 +155,8 @@ def test_low_scores_are_not_heard_and_belong_to_none() -> None:
 
 
 def test_an_empty_frame_and_the_end() -> None:
-    stage = Track("track", CONFIG, Context(rate_hz=30))
-    stage.open()
-    assert ids(stage, found()) == []
-    for n in range(3):
-        before = ids(stage, found((10, 10, 50, 50)), index=n)
-    stage.close()
+    with opened(Track("track", CONFIG, Context(rate_hz=30))) as stage:
+        assert ids(stage, found()) == []
+        for n in range(3):
+            before = ids(stage, found((10, 10, 50, 50)), index=n)
     assert [ids(stage, found((10, 10, 50, 50)), index=n) for n in range(3)][-1] == before

@@ -28,6 +28,7 @@ from tests.helpers.frames import frame_of
 from tests.helpers.gpu import gpu_or_skip, read, to_gpu
 from tests.helpers.overlay_scenes import ELEMENTS, busy_scene, odd_scenes
 from tests.helpers.virtual_clock import VirtualClock
+from tests.helpers.written import opened
 
 LEVELS = 2
 
@@ -290,10 +291,8 @@ def test_a_window_gets_only_what_it_shows_of_the_gpu(rig: Rig) -> None:
 
 
 def test_files_are_written_of_what_is_on_the_gpu(rig: Rig, tmp_path: Path) -> None:
-    sink = ImagesSink("files", tmp_path / "{frame}.png")
-    sink.open()
-    sink.process(Result(rig.frame(index=4)))
-    sink.close()
+    with opened(ImagesSink("files", tmp_path / "{frame}.png")) as sink:
+        sink.process(Result(rig.frame(index=4)))
     found = cv2.imread(str(tmp_path / "4.png"))
     assert found is not None and np.array_equal(found, frame_of(160, 120, "nv12", index=4).to_bgr())
 

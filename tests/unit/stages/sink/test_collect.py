@@ -30,7 +30,7 @@ from edgert.stages.sink.collect.dataset_folder import DatasetFolder
 from edgert.stages.zones.rules import Event, Events
 from tests.helpers.frames import LABELS, frame_of
 from tests.helpers.virtual_clock import VirtualClock
-from tests.helpers.written import write
+from tests.helpers.written import opened, write
 
 S = 10**9
 DETECT = DetectTask(detect="yolov8")
@@ -325,11 +325,9 @@ def test_old_images_that_cannot_be_removed_are_logged(
 
     monkeypatch.setattr(DatasetFolder, "remove_excess", remove_excess)
     monkeypatch.setattr("edgert.stages.sink.collect.collect_sink._TRIM_S", -1.0)
-    sink = sink_of(tmp_path)
-    sink.open()
-    sink.process(result(0, found()))
-    settle(sink)
-    sink.close()
+    with opened(sink_of(tmp_path)) as sink:
+        sink.process(result(0, found()))
+        settle(sink)
     assert f"cannot remove old images of {tmp_path}: Permission denied" in caplog.text and not sink.left_out
 
 
@@ -340,22 +338,17 @@ def test_nothing_is_added_while_little_is_free(tmp_path: Path, caplog: pytest.Lo
 
 
 def test_a_folder_that_is_moved_away_is_begun_again(tmp_path: Path) -> None:
-    sink = sink_of(tmp_path / "set", format="coco")
-    sink.open()
-    sink.process(result(1))
-    settle(sink)
-    shutil.move(tmp_path / "set", tmp_path / "labeled")
-    sink.process(result(2))
-    sink.close()
+    with opened(sink_of(tmp_path / "set", format="coco")) as sink:
+        sink.process(result(1))
+        settle(sink)
+        shutil.move(tmp_path / "set", tmp_path / "labeled")
+        sink.process(result(2))
     assert len(truth(tmp_path / "labeled").images) == len(truth(tmp_path / "set").images) == 1
 
 
 def test_two_writers(tmp_path: Path) -> None:
-    first = sink_of(tmp_path)
-    first.open()
-    with pytest.raises(StageError, match="cannot write"):
+    with opened(sink_of(tmp_path)), pytest.raises(StageError, match="cannot write"):
         sink_of(tmp_path).open()
-    first.close()
     write(sink_of(tmp_path), result(1))
 
 
@@ -373,12 +366,10 @@ def test_a_slow_disk_never_holds_up_a_camera(tmp_path: Path, monkeypatch: pytest
         real(self, *args)
 
     monkeypatch.setattr(DatasetFolder, "add", add)
-    sink = sink_of(tmp_path, waits=False)
-    sink.open()
-    for n in range(20):
-        sink.process(result(n))
-    goes.set()
-    sink.close()
+    with opened(sink_of(tmp_path, waits=False)) as sink:
+        for n in range(20):
+            sink.process(result(n))
+        goes.set()
     assert len(images(tmp_path)) + sink.left_out == 20 and sink.left_out >= 15
 
 
@@ -423,11 +414,9 @@ def test_the_pipeline_file(tmp_path: Path, keys: str, wrong: str) -> None:
 
 
 def test_every_changes_while_it_runs(tmp_path: Path) -> None:
-    sink = sink_of(tmp_path, every="10m")
-    sink.open()
-    sink.process(result(0))
-    sink.process(result(60))
-    sink.every = 60.0
-    sink.process(result(60))
-    sink.close()
+    with opened(sink_of(tmp_path, every="10m")) as sink:
+        sink.process(result(0))
+        sink.process(result(60))
+        sink.every = 60.0
+        sink.process(result(60))
     assert len(images(tmp_path)) == 2

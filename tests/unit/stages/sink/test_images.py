@@ -12,7 +12,7 @@ from edgert.memory import Counter
 from edgert.runtime.records import Result
 from edgert.stages.sink.image_files import ImagesSink
 from tests.helpers.frames import frame_of
-from tests.helpers.written import names, write
+from tests.helpers.written import names, opened, write
 
 
 def test_a_folder_gets_one_file_per_frame_and_stream(tmp_path: Path) -> None:
@@ -67,22 +67,20 @@ def test_unknown_formats_and_fields_are_refused_before_anything_runs(tmp_path: P
 
 
 def test_a_full_disk_leaves_no_half_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    sink = ImagesSink("s", tmp_path)
-    sink.open()
-    sink.process(Result(frame_of(index=0)))
-    whole = Path.write_bytes
+    with opened(ImagesSink("s", tmp_path)) as sink:
+        sink.process(Result(frame_of(index=0)))
+        whole = Path.write_bytes
 
-    def full(path: Path, data: memoryview) -> int:
-        whole(path, memoryview(data).cast("B")[:10])
-        raise OSError(errno.ENOSPC, "No space left on device")
+        def full(path: Path, data: memoryview) -> int:
+            whole(path, memoryview(data).cast("B")[:10])
+            raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(Path, "write_bytes", full)
-    with pytest.raises(StageError, match="cannot write") as caught:
-        sink.process(Result(frame_of(index=1)))
-    assert "No space left" in caught.value.why
-    assert names(tmp_path) == ["camera_000000.jpg"]
-    assert cv2.imread(str(tmp_path / "camera_000000.jpg")).shape == (48, 64, 3)
-    sink.close()
+        monkeypatch.setattr(Path, "write_bytes", full)
+        with pytest.raises(StageError, match="cannot write") as caught:
+            sink.process(Result(frame_of(index=1)))
+        assert "No space left" in caught.value.why
+        assert names(tmp_path) == ["camera_000000.jpg"]
+        assert cv2.imread(str(tmp_path / "camera_000000.jpg")).shape == (48, 64, 3)
 
 
 def test_what_could_not_be_opened_can_be_opened_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

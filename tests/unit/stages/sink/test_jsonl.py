@@ -13,7 +13,7 @@ from edgert.runtime.json_form import plain_result
 from edgert.runtime.records import Embedding
 from edgert.stages.sink.results import JsonlSink
 from tests.helpers.frames import detections, frame_of, result_of
-from tests.helpers.written import write
+from tests.helpers.written import opened, write
 
 
 def results(count: int) -> list[object]:
@@ -22,13 +22,11 @@ def results(count: int) -> list[object]:
 
 def test_every_result_is_one_line_that_reads_back(tmp_path: Path) -> None:
     path = tmp_path / "new" / "folders" / "out.jsonl"
-    sink = JsonlSink("events", path)
-    sink.open()
-    written = results(5)
-    for number, result in enumerate(written):
-        sink.process(result)
-        assert path.read_bytes().count(b"\n") == number + 1  # readable at once
-    sink.close()
+    with opened(JsonlSink("events", path)) as sink:
+        written = results(5)
+        for number, result in enumerate(written):
+            sink.process(result)
+            assert path.read_bytes().count(b"\n") == number + 1  # readable at once
     found = [json.loads(line) for line in path.read_text().splitlines()]
     times = {"time": ANY, "time_ns": ANY}  # of the epoch, by the clock as it was set just then
     assert found == [{**plain_result(one), **times} for one in written]
@@ -68,12 +66,10 @@ def test_text_of_any_kind_stays_on_its_line(tmp_path: Path) -> None:
 
 
 def test_a_record_without_a_json_form_names_the_stage(tmp_path: Path) -> None:
-    sink = JsonlSink("events", tmp_path / "out.jsonl")
-    sink.open()
-    sink.process(result_of(outputs={"good": 1}))
-    with pytest.raises(StageError, match=r"builtins\.object") as caught:
-        sink.process(result_of(outputs={"mine": object()}))
-    sink.close()
+    with opened(JsonlSink("events", tmp_path / "out.jsonl")) as sink:
+        sink.process(result_of(outputs={"good": 1}))
+        with pytest.raises(StageError, match=r"builtins\.object") as caught:
+            sink.process(result_of(outputs={"mine": object()}))
     assert caught.value.where == "stages.mine"
     assert len((tmp_path / "out.jsonl").read_text().splitlines()) == 1
 
@@ -88,13 +84,11 @@ def test_a_line_that_did_not_fit_is_taken_back(tmp_path: Path, monkeypatch: pyte
         room[0] -= done
         return done
 
-    sink = JsonlSink("events", path)
-    sink.open()
-    monkeypatch.setattr(os, "write", small_disk)
-    with pytest.raises(StageError, match="cannot write") as caught:
-        for _ in range(100):
-            sink.process(result_of(outputs={"e": Embedding(np.ones(20, np.float32))}))
-    sink.close()
+    with opened(JsonlSink("events", path)) as sink:
+        monkeypatch.setattr(os, "write", small_disk)
+        with pytest.raises(StageError, match="cannot write") as caught:
+            for _ in range(100):
+                sink.process(result_of(outputs={"e": Embedding(np.ones(20, np.float32))}))
     assert "No space left" in caught.value.why and caught.value.fix and caught.value.where == "stages.events"
     lines = path.read_text().splitlines()
     assert 0 < len(lines) < 100 and all(json.loads(line)["stream"] == "camera" for line in lines)

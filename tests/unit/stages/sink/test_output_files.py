@@ -23,7 +23,7 @@ from edgert.stages.sink.results import JsonlSink
 from edgert.stages.sink.retention import Rules
 from tests.helpers.frames import frame_of, result_of
 from tests.helpers.waiting import wait_until
-from tests.helpers.written import names, write
+from tests.helpers.written import names, opened, write
 
 START_S = 1_800_000_000.0
 ASIDE = r"-\d{4}-\d\d-\d\d-\d{6}(-\d+)?"
@@ -416,27 +416,23 @@ def test_what_is_written_reaches_the_disk_within_a_second(tmp_path: Path, monkey
         synced[os.fstat(descriptor).st_ino] = os.fstat(descriptor).st_size
 
     monkeypatch.setattr(os, "fdatasync", seen)
-    sink = JsonlSink("events", tmp_path / "out.jsonl", KEEPS)
-    sink.open()
-    for result in frames(3):
-        sink.process(result)
-        file = (tmp_path / "out.jsonl").stat()
-        wait_until(lambda file=file: synced.get(file.st_ino) == file.st_size)
-    sink.close()
+    with opened(JsonlSink("events", tmp_path / "out.jsonl", KEEPS)) as sink:
+        for result in frames(3):
+            sink.process(result)
+            file = (tmp_path / "out.jsonl").stat()
+            wait_until(lambda file=file: synced.get(file.st_ino) == file.st_size)
 
 
 def test_a_disk_that_fails_when_it_is_asked_is_an_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    sink = JsonlSink("events", tmp_path / "out.jsonl", KEEPS)
-    sink.open()
-    monkeypatch.setattr(os, "fdatasync", Mock(side_effect=OSError(errno.EIO, os.strerror(errno.EIO))))
-    deadline = time.monotonic() + 10.0
-    with pytest.raises(StageError, match="cannot write") as caught:
-        while time.monotonic() < deadline:
-            sink.process(next(frames(1)))
-            time.sleep(0.01)
-    sink.close()
+    with opened(JsonlSink("events", tmp_path / "out.jsonl", KEEPS)) as sink:
+        monkeypatch.setattr(os, "fdatasync", Mock(side_effect=OSError(errno.EIO, os.strerror(errno.EIO))))
+        deadline = time.monotonic() + 10.0
+        with pytest.raises(StageError, match="cannot write") as caught:
+            while time.monotonic() < deadline:
+                sink.process(next(frames(1)))
+                time.sleep(0.01)
     assert "Input/output error" in caught.value.why
     DISK.wait(10.0)
     assert f"{tmp_path}/out.jsonl: the last writes may be lost: Input/output error" in caplog.text
@@ -474,11 +470,9 @@ def test_a_file_that_cannot_be_emptied_is_closed(tmp_path: Path, monkeypatch: py
 
 
 def test_two_writers_of_one_process(tmp_path: Path) -> None:
-    first = JsonlSink("a", tmp_path / "out.jsonl")
-    first.open()
-    (tmp_path / "same.jsonl").hardlink_to(tmp_path / "out.jsonl")
-    with pytest.raises(StageError, match="cannot write") as caught:
-        JsonlSink("b", tmp_path / "same.jsonl").open()
-    first.close()
+    with opened(JsonlSink("a", tmp_path / "out.jsonl")):
+        (tmp_path / "same.jsonl").hardlink_to(tmp_path / "out.jsonl")
+        with pytest.raises(StageError, match="cannot write") as caught:
+            JsonlSink("b", tmp_path / "same.jsonl").open()
     assert "another stage or stream of this process" in caught.value.why
     OutputFile(tmp_path / "out.jsonl", "stages.a").close()

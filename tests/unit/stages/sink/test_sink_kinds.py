@@ -9,6 +9,7 @@ from edgert.runtime.records import Result
 from edgert.runtime.stage import Stage
 from edgert.stages.context import Context, make_stage
 from tests.helpers.frames import result_of
+from tests.helpers.written import opened
 
 
 def config(**keys: Any) -> SinkStage:
@@ -38,10 +39,9 @@ def test_a_callback_is_called_in_order() -> None:
     seen: list[Result] = []
     sink = make_stage(config(sink="callback"), "out", Context(function=seen.append))
     wanted = [result_of() for _ in range(3)]
-    sink.open()
-    for result in wanted:
-        assert sink.process(result) is None
-    sink.close()
+    with opened(sink):
+        for result in wanted:
+            assert sink.process(result) is None
     assert seen == wanted
 
 

@@ -23,6 +23,7 @@ from edgert.stages.source.api import ApiSource
 from edgert.testing import sample
 from tests.helpers.growth import is_freed
 from tests.helpers.stages import Numbers
+from tests.helpers.written import opened
 
 
 class Server:
@@ -51,26 +52,24 @@ def test_it_sends_what_its_writer_makes(tmp_path: Path) -> None:
     one, server = sink(tmp_path)
     assert not list(tmp_path.iterdir())
     for run in (0, 3):  # it can be opened again
-        one.open()
-        for number in range(run, run + 3):
-            one.process(sample(number))
-        one.close()
+        with opened(one):
+            for number in range(run, run + 3):
+                one.process(sample(number))
         assert [each["frame"] for each in server.got] == list(range(run + 3)) and server.got[0]["pipeline"] == "yard"
     one.close()
 
 
 def test_whoever_calls_writes(tmp_path: Path) -> None:
     one, server = sink(tmp_path)
-    one.open()
-    assert one._spool is not None and one.effort == "little"
-    for number in range(3):
-        one.process(sample(number))
-        assert one._spool.count + len(server.got) > number  # it is in the spool now
-    with pytest.raises(StageError, match=r"cannot write builtins\.object as JSON") as caught:
-        one.process(sample(3).with_output("odd", object()))
-    assert caught.value.where == "stages.odd"
-    one.process(sample(4))  # where the pipeline goes on
-    one.close()
+    with opened(one):
+        assert one._spool is not None and one.effort == "little"
+        for number in range(3):
+            one.process(sample(number))
+            assert one._spool.count + len(server.got) > number  # it is in the spool now
+        with pytest.raises(StageError, match=r"cannot write builtins\.object as JSON") as caught:
+            one.process(sample(3).with_output("odd", object()))
+        assert caught.value.where == "stages.odd"
+        one.process(sample(4))  # where the pipeline goes on
     assert [each["frame"] for each in server.got] == [0, 1, 2, 4]
 
 
@@ -84,11 +83,10 @@ def test_only_sources_that_wait_are_waited_for() -> None:
 
 def test_images_are_made_while_there_is_a_frame(tmp_path: Path) -> None:
     one, server = sink(tmp_path, attach="frame")
-    one.open()
-    one.process(sample())
-    assert one.effort == "much"
-    assert one._spool is not None and (one._spool.count or server.got)  # no other thread has the frame
-    one.close()
+    with opened(one):
+        one.process(sample())
+        assert one.effort == "much"
+        assert one._spool is not None and (one._spool.count or server.got)  # no other thread has the frame
     assert "image" in server.got[0]
 
 
@@ -105,12 +103,11 @@ def test_an_error_keeps_no_closed_sink(tmp_path: Path) -> None:
 
     def closed() -> SendSink:
         one, _ = sink(tmp_path)
-        one.open()
-        assert one._spool is not None
-        one._spool.put = full  # type: ignore[assignment, method-assign]
-        with suppress(StageError):
-            one.process(sample(0))
-        one.close()
+        with opened(one):
+            assert one._spool is not None
+            one._spool.put = full  # type: ignore[assignment, method-assign]
+            with suppress(StageError):
+                one.process(sample(0))
         return one
 
     assert is_freed(closed)
