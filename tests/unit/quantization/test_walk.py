@@ -1,12 +1,24 @@
+"""Graphs run slice by slice, and histograms that follow from others."""
+
 import threading
 
 import numpy as np
 import pytest
+from onnx import TensorProto
 
 from edgert.errors import CalibrationError, ModelError
-from edgert.graph import Graph, infer, read
-from edgert.quantization.calibration.walk import Slice, slice_at_targets, walk
-from tests.helpers.models import make, node, weights
+from edgert.graph import Graph, from_proto, infer, read
+from edgert.quantization.calibration.value_histogram import Histogram
+from edgert.quantization.calibration.walk import (
+    MOST_PARTS,
+    Slice,
+    assemble,
+    histogram_parts,
+    slice_at_targets,
+    slice_graph,
+    walk,
+)
+from tests.helpers.models import Typed, make, node, weights
 
 MODEL = infer(
     make(
@@ -93,3 +105,128 @@ def test_it_stops_before_the_next_piece() -> None:
     with pytest.raises(CalibrationError, match="stopped while INT8 was made") as caught:
         next(values)
     assert caught.value.fix == "run it again"
+
+
+F32 = TensorProto.FLOAT
+SIZE_BYTES = 4 * 4 * 8 * 8
+"""Of each of the chain's tensors."""
+
+
+def chain() -> Graph:
+    """Eight steps, the first of which the last one reads again, and one that nobody asks for."""
+    nodes = [node("Conv", ["x", "w"], ["t0"], pads=[1, 1, 1, 1])]
+    nodes += [node("Relu", [f"t{n}"], [f"t{n + 1}"]) for n in range(6)]
+    nodes.append(node("Add", ["t6", "t0"], ["y"]))
+    nodes.append(node("Shape", ["y"], ["unwanted"]))
+    outputs = {"y": (1, 4, 8, 8), "unwanted": Typed("int64", (4,))}
+    return read(make(nodes, {"x": (1, 3, 8, 8)}, outputs, {"w": np.ones((4, 3, 3, 3), np.float32)}))
+
+
+WANTED = ("t0", "t1", "t2", "t3", "t4", "t5", "t6", "y")
+
+
+def operations(slices: tuple[Slice, ...]) -> list[list[str]]:
+    return [[node.outputs[0] for node in part.graph.nodes] for part in slices]
+
+
+def test_each_node_runs_once_and_in_order() -> None:
+    for limit in (1, SIZE_BYTES, 2 * SIZE_BYTES, 3 * SIZE_BYTES, 2**30):
+        found = operations(slice_graph(chain(), WANTED, limit))
+        assert [name for part in found for name in part] == list(WANTED)
+        assert all(len(part) <= max(1, limit // SIZE_BYTES) for part in found)
+
+
+def test_what_lives_is_what_is_read_later() -> None:
+    slices = slice_graph(chain(), WANTED, 3 * SIZE_BYTES)
+    assert [part.made for part in slices] == [("t0", "t1", "t2"), ("t3", "t4", "t5"), ("t6", "y")]
+    assert [part.dead for part in slices] == [("t1", "x"), ("t2", "t3", "t4"), ("t0", "t5", "t6", "y")]
+    assert [[spec.name for spec in part.graph.inputs] for part in slices] == [["x"], ["t2"], ["t0", "t5"]]
+
+
+def test_nothing_is_computed_for_nobody() -> None:
+    slices = slice_graph(chain(), ("t2",), SIZE_BYTES)
+    assert operations(slices) == [["t0"], ["t1"], ["t2"]]
+    assert slices[-1].made == ("t2",)
+
+
+def test_a_tensor_of_unknown_type_stays_within_a_slice() -> None:
+    nodes = [
+        node("Relu", ["x"], ["a"]),
+        node("Mystery", ["a"], ["u"], domain="own"),
+        node("Relu", ["a"], ["b"]),
+        node("Mystery", ["u"], ["v"], domain="own"),
+        node("Relu", ["b"], ["c"]),
+    ]
+    proto = make(nodes, {"x": (4, 8)}, {"v": (4, 8), "c": (4, 8)}).copied_proto()
+    proto.opset_import.add(domain="own", version=1)
+    graph = read(from_proto(proto))
+    assert "u" not in graph.specs or graph.specs["u"].dtype == "unknown"
+    assert operations(slice_graph(graph, ("a", "b", "v", "c"), 1)) == [["a"], ["u", "b", "v"], ["c"]]
+
+
+def test_an_unknown_tensor_is_said_so() -> None:
+    with pytest.raises(ModelError, match="nothing computes tensor 'nobody'"):
+        slice_graph(chain(), ("nobody",), SIZE_BYTES)
+
+
+X = np.random.default_rng(0).standard_normal((1, 4, 6, 6)).astype(np.float32)
+
+
+def moving() -> Graph:
+    nodes = [
+        node("Relu", ["x"], ["a"]),
+        node("Transpose", ["a"], ["t"], perm=[0, 1, 3, 2]),
+        node("SpaceToDepth", ["t"], ["s"], blocksize=2),
+        node("Neg", ["x"], ["n"]),
+        node("Reshape", ["n", "shape"], ["r"]),
+        node("Concat", ["s", "r", "s"], ["c"], axis=1),
+        node("Flatten", ["c"], ["f"]),
+        node("Concat", ["a", "stored"], ["k"], axis=1),
+        node("Slice", ["k", "one", "two"], ["part"]),
+    ]
+    stored = {
+        "shape": np.array([1, 16, 3, 3]),
+        "stored": np.zeros((1, 1, 6, 6), np.float32),
+        "one": np.array([0]),
+        "two": np.array([1]),
+    }
+    return read(make(nodes, {"x": (1, 4, 6, 6)}, {"f": None, "part": None}, stored))
+
+
+COUNTABLE = ("x", "a", "t", "s", "n", "r", "c", "f", "k", "part")
+
+
+def test_what_is_counted_for_a_tensor() -> None:
+    found = histogram_parts(moving(), COUNTABLE, COUNTABLE)
+    assert found["t"] == found["s"] == ("a",)
+    assert found["r"] == ("n",)
+    assert found["c"] == found["f"] == ("a", "n", "a")
+    assert found["k"] == ("k",)  # a stored tensor is among its inputs
+    assert found["part"] == ("part",)
+    assert list(found) == list(COUNTABLE)
+
+
+def test_only_what_is_wanted_is_asked_for() -> None:
+    assert histogram_parts(moving(), ["f", "x"], COUNTABLE) == {"f": ("a", "n", "a"), "x": ("x",)}
+
+
+def test_a_tensor_of_very_many_parts_is_counted_itself() -> None:
+    nodes = [node("Relu", ["x"], ["y0"])]
+    nodes += [node("Concat", [f"y{n}", f"y{n}"], [f"y{n + 1}"], axis=0) for n in range(40)]
+    names = [f"y{n}" for n in range(41)]
+    found = histogram_parts(read(make(nodes, {"x": (1, 2)}, {"y40": None})), names, names)
+    assert found["y6"] == ("y0",) * MOST_PARTS
+    assert found["y7"] == ("y7",)
+    assert max(map(len, found.values())) == MOST_PARTS
+
+
+def test_assembled_histograms_are_those_of_the_tensors() -> None:
+    counted = {"a": np.maximum(X, 0), "n": -X}
+    histograms = {name: Histogram() for name in counted}
+    for name, array in counted.items():
+        histograms[name].add(array)
+    whole = Histogram()
+    whole.add(np.concatenate([counted["a"], counted["n"], counted["a"]], axis=1))
+    found = assemble(histograms, {"c": ("a", "n", "a"), "t": ("a",)})
+    assert found["c"] == whole
+    assert found["t"] == histograms["a"]

@@ -1,4 +1,4 @@
-"""The model that is quantized, and what is refused."""
+"""The model that is quantized, what is refused, and ranges for everybody and for one engine."""
 
 import logging
 from pathlib import Path
@@ -9,13 +9,19 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
+from edgert.backend.ort import Function
+from edgert.config import ModelConfig
 from edgert.errors import ModelError
-from edgert.graph import Model, from_proto, inputs, load, read
+from edgert.graph import Model, from_proto, inputs, load, read, to_bytes
 from edgert.graph.opset import opset
-from edgert.quantization.calibrated import prepare
-from edgert.quantization.scheme.units import tensors_to_calibrate
+from edgert.quantization.calibrated import CalibratedModel, calibrate_section, prepare
+from edgert.quantization.int8_model import section_recipe
+from edgert.quantization.quantizer import Quantizer
+from edgert.quantization.scheme.scheme import scheme
+from edgert.quantization.scheme.units import Target, tensors_to_calibrate
 from tests.helpers import models
 from tests.helpers.models import Typed, choice, make, node
+from tests.unit.quantization.network import IMAGES, SIZE, random_images
 
 F32, F16, I8, U8 = TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.INT8, TensorProto.UINT8
 WEIGHT = np.ones((4, 3, 3, 3), np.float32)
@@ -148,3 +154,26 @@ def test_what_is_worth_a_range() -> None:
     made = {"y": None, "n": Typed("int64", None), "idf": None}
     graph = read(make(nodes, fed, made, {"w": WEIGHT, "k": np.float32(2)}))
     assert tensors_to_calibrate(graph) == ("x", "a", "y", "idf")
+
+
+def test_without_a_target_every_tensor_is_measured(config: ModelConfig) -> None:
+    found = calibrate_section(config, images=random_images(IMAGES, 5))
+    assert tuple(found.table.histograms) == tensors_to_calibrate(read(found.model))
+
+
+@pytest.mark.parametrize("target", ["ort", "gpu", "dla"])
+def test_for_one_target_only_what_it_rounds_is_measured_to_the_same_model(config: ModelConfig, target: Target) -> None:
+    everything, few = (calibrate_section(config, target=one, images=random_images(IMAGES, 5)) for one in (None, target))
+    needed = set(scheme(read(few.model), target).needed)
+    assert set(few.table.histograms) == needed
+    assert needed < set(everything.table.histograms) or target == "dla"
+    first, second = (int8(one, config, target) for one in (everything, few))
+    assert first == second
+
+
+def int8(found: CalibratedModel, config: ModelConfig, target: Target) -> bytes:
+    made = Quantizer(found.model, found.table, section_recipe(config, target), found.feeds(16)).finish()
+    if target == "ort":
+        feeds = {"x": np.random.default_rng(0).normal(0, 1, (1, 3, SIZE, SIZE)).astype(np.float32)}
+        assert np.isfinite(Function(made.model)(feeds)["y"]).all()
+    return to_bytes(made.model)
