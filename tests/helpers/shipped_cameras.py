@@ -1,4 +1,4 @@
-"""Shipped pipelines as they would run on a board, made to run anywhere: drawn frames in place of cameras, and a model
+"""Shipped pipelines as they would run on a board, made to run anywhere: gray frames in place of cameras, and a model
 that computes nothing and finds four parts on every frame. And what is said of them in three ways."""
 
 from pathlib import Path
@@ -8,8 +8,8 @@ import pytest
 from edgert.config import PipelineFile, SourceStage, load_pipeline
 from edgert.emulation import emulate
 from edgert.pipeline import pipeline_in
+from edgert.placement.plan_record import Row
 from edgert.planner import plan
-from edgert.planner.simulation import Scenario, simulate
 
 BOARDS = {"orin-nano-8gb": "15W", "orin-nx-16gb": "15W", "agx-orin-64gb": "MODE_30W"}
 CAMERAS = {"csi": "1920x1080", "rtsp": "1920x1080", "usb-camera": "1280x720"}
@@ -41,24 +41,23 @@ def shipped(
     overrides = [f"models.parts.{one}" for one in model]
     stages = load_pipeline(name).config.stages
     for source in (one for one, stage in stages.items() if isinstance(stage, SourceStage)):
-        overrides += [f"stages.{source}.limit={limit}", f"stages.{source}.fps={fps}"]
+        keys = 'source="synthetic:blank"', f"limit={limit}", f"fps={fps}"
+        overrides += [f"stages.{source}.{one}" for one in keys]
         if name in CAMERAS:
-            drawn = 'source="python:conveyor:Conveyor"', f"size={CAMERAS[name]}"
-            overrides += [f"stages.{source}.{one}" for one in drawn]
+            overrides.append(f"stages.{source}.size={CAMERAS[name]}")
     if "page" in stages:
         overrides.append("stages.page.port=0")
     return load_pipeline(name, overrides)
 
 
-def planned(file: PipelineFile, board: str) -> Figures:
+def planned(file: PipelineFile, board: str) -> Row:
     row = plan(file, board=board, mode=BOARDS[board]).boards[0].best
     assert row is not None
+    return row
+
+
+def figures_of(row: Row) -> Figures:
     return row.fps, row.p50_ms, row.p99_ms, row.power_w
-
-
-def simulated(file: PipelineFile, board: str, seconds: float) -> Figures:
-    made = simulate(file, board=board, mode=BOARDS[board], scenario=Scenario(seconds=seconds)).played
-    return made.fps, made.latency_ms.p50, made.latency_ms.p99, made.power_w
 
 
 def emulated(file: PipelineFile, board: str, pace: float = 0.0) -> tuple[Figures, float]:
