@@ -5,15 +5,17 @@ import logging
 import os
 import sys
 from collections.abc import Iterator
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from types import ModuleType
 
 import pytest
+import typer
 
 from tests.helpers.browser import Page, browser
 from tests.helpers.flaky import pytest_addoption, pytest_configure, pytest_unconfigure  # noqa: F401 - hooks
 
+typer.main.get_command = lru_cache(typer.main.get_command)  # it takes Typer 26 ms to make the command line, each time
 os.environ.setdefault("EDGERT_CHECK_PASSES", "1")  # before edgert is imported: every pass is held to its promises
 
 if importlib.util.find_spec("hypothesis"):

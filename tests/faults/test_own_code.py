@@ -9,6 +9,7 @@ import pytest
 
 from edgert import Pipeline, cli, custom_op, user_code
 from tests.faults.fuzz import seeds
+from tests.helpers.command import in_process
 
 CODE = """
 import os
@@ -106,11 +107,8 @@ def test_every_verb_is_asked() -> None:
 
 
 @pytest.mark.parametrize("verb", VERBS, ids=" ".join)
-def test_no_code_runs_none(verb: tuple[str, ...], file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    words = ["edgert", *verb, "--no-code"]
-    monkeypatch.setattr(sys, "argv", words)
-    with pytest.raises(SystemExit):
-        cli.main()
+def test_no_code_runs_none(verb: tuple[str, ...], file: Path) -> None:
+    in_process(*verb, "--no-code", cwd=file.parent)
     assert not (file.parent / "ran").exists()
 
 
@@ -123,19 +121,15 @@ def test_a_recording_runs_no_code_either(file: Path, monkeypatch: pytest.MonkeyP
     for words, is_run in (["--no-code"], False), ([], True):
         ran.unlink(missing_ok=True)
         monkeypatch.delitem(sys.modules, "brought", raising=False)
-        monkeypatch.setattr(sys, "argv", ["edgert", "replay", "run.mcap", *words])
-        with pytest.raises(SystemExit):
-            cli.main()
+        in_process("replay", "run.mcap", *words, cwd=file.parent)
         assert ran.exists() == is_run
 
 
-@pytest.mark.parametrize("place", [1, 2])
-def test_no_code_may_stand_before_the_verb(place: int, file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    words = ["edgert", "run", "p.yaml"]
+@pytest.mark.parametrize("place", [0, 1])
+def test_no_code_may_stand_before_the_verb(place: int, file: Path) -> None:
+    words = ["run", "p.yaml"]
     words.insert(place, "--no-code")
-    monkeypatch.setattr(sys, "argv", words)
-    with pytest.raises(SystemExit):
-        cli.main()
+    in_process(*words, cwd=file.parent)
     assert not (file.parent / "ran").exists()
 
 
@@ -157,12 +151,9 @@ def test_code_that_a_bundle_brings(
     refused: bool,
     file: Path,
     monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr(sys, "argv", ["edgert", "build", "p.yaml", "-o", "b.edgert", "--board", "orin-nx-16gb"])
-    with pytest.raises(SystemExit) as ended:
-        cli.main()
-    assert not ended.value.code, capsys.readouterr().err
+    built = in_process("build", "p.yaml", "-o", "b.edgert", "--board", "orin-nx-16gb", cwd=file.parent)
+    assert built.returncode == 0, built.stderr
     (file.parent / "ran").unlink(missing_ok=True)
     ran = file.parent / "code-of-the-bundle-ran"
     monkeypatch.delitem(sys.modules, "brought", raising=False)
@@ -170,21 +161,12 @@ def test_code_that_a_bundle_brings(
     monkeypatch.setattr(custom_op, "_IMPORTED", {})
     monkeypatch.setattr(cli, "_announced", set())
     monkeypatch.setenv("EDGERT_TEST_RAN", str(ran))
-    capsys.readouterr()
-    monkeypatch.setattr(sys, "argv", ["edgert", *verb, *(["--no-code"] if refused else [])])
-    with pytest.raises(SystemExit):
-        cli.main()
-    shown = capsys.readouterr().err.count("runs code of your own: brought")
-    assert shown == ran.exists()
+    done = in_process(*verb, *(["--no-code"] if refused else []), cwd=file.parent)
+    assert done.stderr.count("runs code of your own: brought") == ran.exists()
     assert not (refused and ran.exists())
 
 
 @pytest.mark.parametrize("verb", VERBS, ids=" ".join)
-def test_whatever_runs_it_names_it_first(
-    verb: tuple[str, ...], file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(sys, "argv", ["edgert", *verb])
-    with pytest.raises(SystemExit):
-        cli.main()
-    shown = capsys.readouterr().err.count("runs code of your own: brought")
-    assert shown == (file.parent / "ran").exists()
+def test_whatever_runs_it_names_it_first(verb: tuple[str, ...], file: Path) -> None:
+    done = in_process(*verb, cwd=file.parent)
+    assert done.stderr.count("runs code of your own: brought") == (file.parent / "ran").exists()

@@ -1,13 +1,12 @@
 """What comes from the environment is never printed: in no error, log line or traceback, however mistyped the file."""
 
 import logging
-import sys
 from pathlib import Path
 
 import pytest
 
-from edgert.cli import main
 from edgert.errors import StageError, hide, printable, printable_record
+from tests.helpers.command import in_process
 
 SECRET = "sesame secret-77"
 QUOTED = "sesame%20secret-77"
@@ -41,20 +40,15 @@ def test_a_typo_prints_no_password(
     source: str,
     sink: str,
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
     capfd: pytest.CaptureFixture[str],
 ) -> None:
     file = tmp_path / "p.yaml"
     file.write_text(FILE.replace("SOURCE", source).replace("SINK", sink))
-    monkeypatch.setenv("PW", SECRET)
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "argv", ["edgert", verb, str(file), *(["--debug"] if verb == "run" else [])])
-    with pytest.raises(SystemExit) as ended:
-        main()
-    text = "".join(capfd.readouterr())
+    done = in_process(verb, str(file), *(["--debug"] if verb == "run" else []), cwd=tmp_path, env={"PW": SECRET})
+    text = "".join((done.stdout, done.stderr, *capfd.readouterr()))
     assert SECRET not in text
     assert QUOTED not in text
-    assert ended.value.code == 1 or verb == "validate", text
+    assert done.returncode == 1 or verb == "validate", text
 
 
 def test_every_form_of_a_value_is_hidden() -> None:

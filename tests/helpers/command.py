@@ -9,13 +9,11 @@ import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
 ROOT = Path(__file__).resolve().parents[2]
-_once: Any = lru_cache(lru_cache)  # the cached form of a function, the same each time
 
 
 def free_port() -> int:
@@ -115,10 +113,7 @@ def in_process(*arguments: str, cwd: Path, env: Mapping[str, str] | None = None)
 @contextmanager
 def _as_typed(arguments: tuple[str, ...], cwd: Path, env: Mapping[str, str]) -> Iterator[None]:
     before = Path.cwd()
-    from typer import main as typer_main
-
-    command = patch.object(typer_main, "get_command", _once(typer_main.get_command))  # it takes Typer 26 ms, each time
-    with command, patch.object(sys, "argv", ["edgert", *arguments]), patch.dict(os.environ, env):
+    with patch.object(sys, "argv", ["edgert", *arguments]), patch.dict(os.environ, env):
         os.chdir(cwd)
         try:
             yield
