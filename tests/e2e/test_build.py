@@ -51,7 +51,7 @@ def test_a_second_build_does_nothing_and_says_so_line_by_line(built: tuple[Path,
     home, first_s = built
     before = (home / "dock.edgert").stat()
     options = ("--board", "orin-nx-16gb", "-o", "dock.edgert", "--json", "-")
-    done = edgert("build", "hello", *options, cwd=home, env=env(home))
+    done = in_process("build", "hello", *options, cwd=home, env=env(home))
     assert done.returncode == 0 and not done.stderr
     *events, end = map(json.loads, done.stdout.splitlines())
     assert {event["state"] for event in events} == {"started", "cached", "skipped"}
@@ -64,14 +64,14 @@ def test_a_second_build_does_nothing_and_says_so_line_by_line(built: tuple[Path,
 
 def test_another_score_rebuilds_nothing_but_the_bundle(home: Path) -> None:
     options = ("--board", "orin-nx-16gb", "--set", "models.parts.task.score=0.3", "-o", "other.edgert", "--json", "-")
-    done = edgert("build", "hello", *options, cwd=home, env=env(home))
+    done = in_process("build", "hello", *options, cwd=home, env=env(home))
     assert done.returncode == 0, done.stderr
     *events, end = map(json.loads, done.stdout.splitlines())
     assert [event["step"] for event in events if event["state"] == "done"] == ["bundle"] and end["written"]
 
 
 def test_inspect_says_what_it_holds(home: Path) -> None:
-    done = edgert("inspect", "dock.edgert", "--json", "dock.json", cwd=home)
+    done = in_process("inspect", "dock.edgert", "--json", "dock.json", cwd=home)
     assert done.returncode == 0, done.stderr
     for text in (
         "orin-nx-16gb in 15W",
@@ -99,7 +99,7 @@ def test_it_runs_here_and_says_on_what(home: Path) -> None:
 
 
 def test_strict_makes_a_skipped_engine_an_error(home: Path) -> None:
-    done = edgert("run", "dock.edgert", "--strict", cwd=home, env=env(home))
+    done = in_process("run", "dock.edgert", "--strict", cwd=home, env=env(home))
     assert done.returncode == 1
     assert "tensorrt-dla cannot run this here" in done.stderr and "Traceback" not in done.stderr
 
@@ -114,7 +114,7 @@ def test_a_bundle_is_finished_here(home: Path, tmp_path: Path) -> None:
     assert last["bundle"] == "here.edgert" and list(last["engines"]) == ["parts"]
     assert last["skipped"][0]["engine"] == "tensorrt-dla" and (tmp_path / "here.edgert").is_file()
     assert in_process("build", bundle, "--board", "orin-nx-16gb", cwd=tmp_path).returncode == 2
-    strict = edgert("build", bundle, "--strict", "--json", "-", cwd=tmp_path, env=env(home))
+    strict = in_process("build", bundle, "--strict", "--json", "-", cwd=tmp_path, env=env(home))
     assert strict.returncode == 1
     assert json.loads(strict.stdout.splitlines()[-1])["error"]["what"] == "tensorrt-dla cannot run this here"
 

@@ -44,6 +44,8 @@ SOURCES = {
 }
 CAMERA = {"CAMERA_PASSWORD": "s3cret-word", "CAMERA_HOST": "camera.invalid"}
 FRAMES = 20
+QUICK = "--set=models.parts.calibrate.limit=16"
+"""INT8 of the demo's model from a quarter of its images."""
 
 
 @pytest.mark.parametrize("name", PIPELINES)
@@ -56,8 +58,9 @@ def test_validates(name: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", [name for name in PIPELINES if name not in NEEDS])
 def test_runs_and_leaves_whole_files(name: str, tmp_path: Path) -> None:
-    limits = [f"--set=stages.{source}.limit={FRAMES}" for source in SOURCES[name]]
-    done = edgert("run", name, *limits, "--json", "summary.json", cwd=tmp_path)
+    options = [f"--set=stages.{source}.limit={FRAMES}" for source in SOURCES[name]]
+    options += [QUICK] if name == "hello" else []
+    done = in_process("run", name, *options, "--json", "summary.json", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
 
     summary = json.loads((tmp_path / "summary.json").read_text())
@@ -73,7 +76,7 @@ def test_runs_and_leaves_whole_files(name: str, tmp_path: Path) -> None:
 
 
 def test_the_demo_finds_parts_and_follows_them(tmp_path: Path) -> None:
-    done = edgert("run", "hello", "--set=stages.belt.limit=60", cwd=tmp_path)
+    done = in_process("run", "hello", QUICK, "--set=stages.belt.limit=60", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     lines = [json.loads(line) for line in (tmp_path / "out" / "hello.jsonl").read_text().splitlines()]
     assert len(lines) == 60
@@ -87,8 +90,8 @@ def test_the_demo_finds_parts_and_follows_them(tmp_path: Path) -> None:
 def test_tiles_and_a_model_that_looks_now_and_then(tmp_path: Path) -> None:
     """Every third frame in tiles; between them objects are where BoT-SORT expects them."""
     changed = {"belt.limit": "60", "find.tiles": "2x2", "find.every": "3", "track.track": "botsort"}
-    options = [f"--set=stages.{key}={value}" for key, value in changed.items()]
-    done = edgert("run", "hello", *options, "--json", "summary.json", cwd=tmp_path)
+    options = ["--set=models.parts.precision=fp32", *(f"--set=stages.{key}={value}" for key, value in changed.items())]
+    done = in_process("run", "hello", *options, "--json", "summary.json", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     tracks = json.loads((tmp_path / "summary.json").read_text())["tracks"]["track"]
     assert tracks.startswith("botsort: tracks start at a score of 0.5 and continue from 0.4 (by the model's score)")

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import shutil
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -31,13 +32,28 @@ from tests.helpers.small_pipeline import TEXT, small_pipeline
 AUTO = TEXT.replace("precision: int8", "precision: auto")
 
 
-@pytest.fixture(autouse=True)
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture(autouse=True, scope="module")
+def quick() -> Iterator[None]:
     """Few turns, and no child process for every tactic: what they do is tested by itself."""
-    monkeypatch.setattr(tactic_search, "_LONG", 15)
-    monkeypatch.setattr(tactic_search, "MOST_ROUNDS", 15)
-    monkeypatch.setattr(rounds, "_RUN_MS", 0.1)
-    monkeypatch.setattr(memory_use, "footprint", lambda *given: Footprint(2**27, 2**20))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tactic_search, "_LONG", 15)
+        patch.setattr(tactic_search, "MOST_ROUNDS", 15)
+        patch.setattr(rounds, "_RUN_MS", 0.1)
+        patch.setattr(memory_use, "footprint", lambda *given: Footprint(2**27, 2**20))
+        yield
+
+
+@pytest.fixture(scope="module")
+def made(quick: None, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Progress]]:
+    """A tuned bundle beside the cache of its build, and what was told of the build."""
+    return tune(tmp_path_factory.mktemp("tuned"))
+
+
+@pytest.fixture
+def bundle(made: tuple[Path, list[Progress]], tmp_path: Path) -> Path:
+    """A copy of the tuned bundle for one test, with the cache in the folder of the test."""
+    shutil.copytree(made[0].parent, tmp_path, dirs_exist_ok=True)
+    return tmp_path / made[0].name
 
 
 def tune(folder: Path, text: str = AUTO, **options: object) -> tuple[Path, list[Progress]]:
@@ -49,30 +65,32 @@ def tune(folder: Path, text: str = AUTO, **options: object) -> tuple[Path, list[
     return output, events
 
 
-def with_tactic(path: Path, tuned: Tuned) -> Path:
+def with_member(path: Path, changed: Callable[[bytes], bytes]) -> None:
+    """Change what a bundle says of how its model was tuned."""
     with open_bundle(path) as bundle:
         member = bundle.manifest.models["parts"].files["tune"]
         members = {name: bundle.read(name) for name in bundle.manifest.members}
-        members[member] = to_json(tuned.to_json())
+        members[member] = changed(members[member])
         listed = {name: member_of(content) for name, content in members.items()}
         manifest = bundle.manifest.model_copy(update={"members": listed})
     save_bundle(path, manifest, members)
-    return path
 
 
-def test_a_bundle_is_tuned_once(tmp_path: Path) -> None:
-    path, events = tune(tmp_path)
-    (tuned,) = inspect_bundle(path).tuned.values()
+def with_tactic(path: Path, tuned: Tuned) -> None:
+    with_member(path, lambda _: to_json(tuned.to_json()))
+
+
+def test_a_bundle_is_tuned_once(made: tuple[Path, list[Progress]], bundle: Path, tmp_path: Path) -> None:
+    (tuned,) = inspect_bundle(bundle).tuned.values()
     assert tuned.gain >= 1.0 and not tuned.live
     ran = {trial.tactic for trial in tuned.tried if trial.frame is not None}
     assert {one.form for one in ran} == {"float", "ort"} and tuned.default in ran
-    assert any(event.step == "tune" and event.state == "done" for event in events)
+    assert any(event.step == "tune" and event.state == "done" for event in made[1])
     _, again = tune(tmp_path)
     assert [event.state for event in again if event.step == "tune"] == ["started", "cached"]
 
 
-def test_what_was_measured_serves_other_budgets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    first, _ = tune(tmp_path)
+def test_what_was_measured_serves_other_budgets(bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (kept,) = (tmp_path / "cache/state").glob("timings-*.json")
 
     def measured(*given: object) -> object:
@@ -80,22 +98,22 @@ def test_what_was_measured_serves_other_budgets(tmp_path: Path, monkeypatch: pyt
 
     monkeypatch.setattr(tactic_search, "run_round", measured)
     monkeypatch.setattr(memory_use, "footprint", measured)
-    before, tuned = kept.read_text(), inspect_bundle(first).tuned["parts"]
+    before, tuned = kept.read_text(), inspect_bundle(bundle).tuned["parts"]
     path, events = tune(tmp_path, f"{AUTO}budgets: {{latency: 10s}}\n")
     assert [event.state for event in events if event.step == "tune"][-1] == "done"
     assert inspect_bundle(path).tuned["parts"] == tuned and kept.read_text() == before
 
 
+@pytest.mark.usefixtures("bundle")
 def test_what_tensorrt_is_told_is_measured_apart(tmp_path: Path) -> None:
     """Its engines are others then: what was measured of the ones before does not hold."""
-    tune(tmp_path)
     _, events = tune(tmp_path, AUTO.replace("precision: auto", "precision: auto\n    tensorrt: {workspace: 64MiB}"))
     assert [event.state for event in events if event.step == "tune"][-1] == "done"
     assert len(list((tmp_path / "cache/state").glob("timings-*.json"))) == 2
 
 
-def test_what_cannot_be_searched_here_is_said(tmp_path: Path) -> None:
-    (tuned,) = inspect_bundle(tune(tmp_path)[0]).tuned.values()
+def test_what_cannot_be_searched_here_is_said(bundle: Path) -> None:
+    (tuned,) = inspect_bundle(bundle).tuned.values()
     assert tuned.left_out["batches"] == "no stage sets batch:"
     assert "once per process" in tuned.left_out["denormal numbers"]
     backends = {trial.tactic.backend for trial in tuned.tried}
@@ -103,14 +121,13 @@ def test_what_cannot_be_searched_here_is_said(tmp_path: Path) -> None:
         assert (name in tuned.left_out) != (name in backends)
 
 
-def test_a_tuned_bundle_runs_as_it_says(tmp_path: Path) -> None:
-    path, _ = tune(tmp_path)
-    (tuned,) = inspect_bundle(path).tuned.values()
+def test_a_tuned_bundle_runs_as_it_says(bundle: Path) -> None:
+    (tuned,) = inspect_bundle(bundle).tuned.values()
     with_less_memory = Tactic(
         "ort", "float", 2, 1, True, TuningConfig(optimization="basic", arena=False, prepacking=False)
     )
-    with_tactic(path, replace(tuned, chosen=with_less_memory, gain=1.5, runs=30))
-    with unpacked(path) as found:
+    with_tactic(bundle, replace(tuned, chosen=with_less_memory, gain=1.5, runs=30))
+    with unpacked(bundle) as found:
         model = found.file.config.models["parts"]
         assert model.onnx.name == "model.onnx" and model.replicas == 2
         assert not model.tuning.arena and model.tuning.optimization == "basic"
@@ -123,35 +140,30 @@ def test_a_tuned_bundle_runs_as_it_says(tmp_path: Path) -> None:
         assert len([name for name in nodes if name.startswith("find")]) >= 2
 
 
-def test_elsewhere_the_default_runs_and_it_is_said(tmp_path: Path) -> None:
-    path, _ = tune(tmp_path)
-    (tuned,) = inspect_bundle(path).tuned.values()
+def test_elsewhere_the_default_runs_and_it_is_said(bundle: Path) -> None:
+    (tuned,) = inspect_bundle(bundle).tuned.values()
     with_less_memory = replace(tuned.default, tuning=TuningConfig(arena=False))
-    with_tactic(path, replace(tuned, chosen=with_less_memory, machine={**tuned.machine, "cpu": "Z80"}))
-    with unpacked(path) as found:
+    with_tactic(bundle, replace(tuned, chosen=with_less_memory, machine={**tuned.machine, "cpu": "Z80"}))
+    with unpacked(bundle) as found:
         assert found.file.config.models["parts"].tuning.arena
         assert "cpu Z80 →" in found.tuned[0] and "default engine runs" in found.tuned[0]
-    with_tactic(path, replace(tuned, chosen=with_less_memory))
-    with unpacked(path, ["stages.cam.source=/dev/video0"]) as found:
+    with_tactic(bundle, replace(tuned, chosen=with_less_memory))
+    with unpacked(bundle, ["stages.cam.source=/dev/video0"]) as found:
         assert found.file.config.models["parts"].tuning.arena
         assert "tuned for files, and this runs on cameras" in found.tuned[0]
-    with unpacked(path, ["models.parts.tuning.spinning=false"]) as found:
+    with unpacked(bundle, ["models.parts.tuning.spinning=false"]) as found:
         assert not found.file.config.models["parts"].tuning.spinning  # what the user says goes above all
 
 
-def test_a_tactic_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
-    path, _ = tune(tmp_path)
-    with open_bundle(path) as bundle:
-        entry = bundle.manifest.models["parts"]
-        members = {name: bundle.read(name) for name in bundle.manifest.members}
-        data = json.loads(members[entry.files["tune"]])
+def test_a_tactic_that_cannot_be_read_is_refused(bundle: Path) -> None:
+    def without_choice(content: bytes) -> bytes:
+        data = json.loads(content)
         del data["chosen"]
-        members[entry.files["tune"]] = to_json(data)
-        listed = {name: member_of(content) for name, content in members.items()}
-        manifest = bundle.manifest.model_copy(update={"members": listed})
-    save_bundle(path, manifest, members)
-    with open_bundle(path) as bundle, pytest.raises(ArtifactError, match="how model 'parts' was tuned") as caught:
-        tuned_model(bundle, "parts")
+        return to_json(data)
+
+    with_member(bundle, without_choice)
+    with open_bundle(bundle) as opened, pytest.raises(ArtifactError, match="how model 'parts' was tuned") as caught:
+        tuned_model(opened, "parts")
     assert "--tune" in caught.value.fix
 
 
