@@ -8,22 +8,13 @@ import pytest
 
 from edgert.backend.gpu import GpuTensor
 from edgert.errors import ModelError
-from edgert.files import FileStore, cache_folder
 from edgert.stages.crop import Geometry
 from edgert.stages.gpu.kernels import Kernels
-from tests.helpers.cuda_on_host import kernels_or_skip
-from tests.helpers.gpu import gpu_or_skip
 
 NETWORK = (160, 96)
 CELLS = 20 * 12 + 10 * 6 + 5 * 3
 GEOMETRY = Geometry(3.0, 3.0, -7.0, 2.0, NETWORK, (0.0, 0.0, 470.0, 280.0))
 POISON = 0xC9
-EITHER = ("host", pytest.param("gpu", marks=pytest.mark.gpu))
-"""Where kernels run."""
-
-
-def kernels_on(where: str) -> Kernels:
-    return kernels_or_skip() if where == "host" else Kernels(gpu_or_skip(), FileStore(cache_folder() / "cuda"))
 
 
 def read_on_gpu(

@@ -6,8 +6,18 @@ from typing import Any
 import pytest
 
 from edgert.errors import DeviceError
+from edgert.files import FileStore, cache_folder
 from edgert.memory.cuda import CudaDevice
+from edgert.stages.gpu.kernels import Kernels
+from tests.helpers.cuda_on_host import kernels_or_skip
+from tests.helpers.gpu import gpu_or_skip
 from tests.helpers.gpu_inference import RecordedGraph
+
+
+@pytest.fixture(params=["host", pytest.param("gpu", marks=pytest.mark.gpu)], scope="module")
+def kernels(request: pytest.FixtureRequest) -> Kernels:
+    """The kernels on the processor, and on a GPU where there is one."""
+    return kernels_or_skip() if request.param == "host" else Kernels(gpu_or_skip(), FileStore(cache_folder() / "cuda"))
 
 
 @pytest.fixture(autouse=True)

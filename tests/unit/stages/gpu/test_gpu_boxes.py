@@ -16,10 +16,8 @@ from edgert.stages.gpu.kernels import Kernels
 from tests.helpers.gpu import rounds
 from tests.helpers.gpu_readers import (
     CELLS,
-    EITHER,
     GEOMETRY,
     NETWORK,
-    kernels_on,
     like_the_host,
     read_on_gpu,
     same,
@@ -27,11 +25,6 @@ from tests.helpers.gpu_readers import (
 )
 
 HEADS: dict[str, Any] = {"yolox": YoloX(), "yolov5": YoloV5(), "yolov8": YoloV8(), "yolov8 rows": YoloV8()}
-
-
-@pytest.fixture(params=EITHER, scope="module")
-def kernels(request: pytest.FixtureRequest) -> Kernels:
-    return kernels_on(request.param)
 
 
 def outputs(head: str, rows: int, classes: int, seed: int, boxes: int = CELLS, extras: int = 0) -> Any:

@@ -8,14 +8,9 @@ import pytest
 from edgert.stages.decode.classify import Classify
 from edgert.stages.gpu.gpu_scores import GpuClasses
 from edgert.stages.gpu.kernels import Kernels
-from tests.helpers.gpu_readers import EITHER, kernels_on, like_the_host, why_not
+from tests.helpers.gpu_readers import like_the_host, why_not
 
 Manner = Literal["auto", "softmax", "logits"]
-
-
-@pytest.fixture(params=EITHER, scope="module")
-def kernels(request: pytest.FixtureRequest) -> Kernels:
-    return kernels_on(request.param)
 
 
 def check(kernels: Kernels, decoder: Classify, values: Any) -> Any:

@@ -13,19 +13,14 @@ from edgert.stages.gpu import gpu_crops, gpu_preprocess, infer_gpu
 from edgert.stages.gpu.kernels import Kernels
 from edgert.stages.infer import InferCrops
 from tests.helpers.cuda_double import CudaDouble
+from tests.helpers.cuda_on_host import kernels_or_skip
 from tests.helpers.frames import detections, frame_of, result_of
 from tests.helpers.gpu import read, to_gpu
 from tests.helpers.gpu_inference import Rig, shared
-from tests.helpers.gpu_readers import EITHER, kernels_on
 from tests.helpers.gpu_target import target
 
 FORMATS = ("i420", "nv12", "yuyv", "bgr", "gray")
 NETWORKS = ((32, 32), (48, 20), (17, 40))
-
-
-@pytest.fixture(params=EITHER, scope="module")
-def kernels(request: pytest.FixtureRequest) -> Kernels:
-    return kernels_on(request.param)
 
 
 def boxes_in(width: int, height: int, count: int, seed: int) -> Any:
@@ -48,7 +43,7 @@ def boxes_in(width: int, height: int, count: int, seed: int) -> Any:
     ids=lambda config: config.resize + config.color,
 )
 def test_each_goes_where_it_would_go_by_itself(form: Any, config: InputConfig) -> None:
-    kernels = kernels_on("host")
+    kernels = kernels_or_skip()
     for seed, network in enumerate(NETWORKS):
         whole = to_gpu(kernels.device, frame_of(122, 90, form, color=Color("bt709", seed == 1), index=seed))
         for frame in (whole, whole.crop(20, 10, 112, 84)):
@@ -68,7 +63,7 @@ def test_each_goes_where_it_would_go_by_itself(form: Any, config: InputConfig) -
 
 
 def test_a_crop_of_another_size_is_refused_where_none_is_resized() -> None:
-    frame = to_gpu(kernels_on("host").device, frame_of(64, 48, "nv12"))
+    frame = to_gpu(kernels_or_skip().device, frame_of(64, 48, "nv12"))
     config = InputConfig(resize="none")
     assert len(gpu_crops.crop_layout(frame, np.int32([[0, 0, 32, 32], [8, 8, 40, 40]]), (32, 32), config).jobs) == 2
     with pytest.raises(StageError, match="32x30 does not fit a model input of 32x32"):

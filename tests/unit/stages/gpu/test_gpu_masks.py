@@ -9,15 +9,10 @@ from edgert.stages.crop import Geometry
 from edgert.stages.decode.maps import Heatmap, SegmentArgmax, SegmentThreshold
 from edgert.stages.gpu.gpu_scores import GpuMask, GpuPeaks
 from edgert.stages.gpu.kernels import Kernels
-from tests.helpers.gpu_readers import EITHER, kernels_on, like_the_host, why_not
+from tests.helpers.gpu_readers import like_the_host, why_not
 
 WHOLE = Geometry(2.0, 2.0, 0.0, 0.0, (96, 64), (0.0, 0.0, 192.0, 128.0))
 PADDED = Geometry(2.0, 2.0, 0.0, -24.0, (96, 64), (0.0, 0.0, 192.0, 80.0))
-
-
-@pytest.fixture(params=EITHER, scope="module")
-def kernels(request: pytest.FixtureRequest) -> Kernels:
-    return kernels_on(request.param)
 
 
 def scores(*shape: int, levels: int = 0) -> Any:

@@ -11,7 +11,7 @@ from edgert.errors import StageError
 from edgert.stages.decode import anchors, decoded, decoder, detection, faces, instances, nanodet, yolo
 from edgert.stages.gpu.gpu_rows import GpuRows
 from edgert.stages.gpu.kernels import Kernels
-from tests.helpers.gpu_readers import CELLS, EITHER, NETWORK, kernels_on, like_the_host, read_on_gpu, why_not
+from tests.helpers.gpu_readers import CELLS, NETWORK, like_the_host, read_on_gpu, why_not
 
 LEVELS = (240, 60, 15)
 PRIORS = 3 * 240, 2 * 60, 2 * 15, 3 * 2
@@ -53,11 +53,6 @@ HEADS = [
     (anchors.DetectNet(), [(3, 6, 10), (12, 6, 10)]),
     (anchors.DetectNet(), [(16, 6, 10), (4, 6, 10)]),
 ]
-
-
-@pytest.fixture(params=EITHER, scope="module")
-def kernels(request: pytest.FixtureRequest) -> Kernels:
-    return kernels_on(request.param)
 
 
 def outputs(shapes: Sequence[tuple[int, ...]], dtype: Any, seed: int) -> tuple[Any, ...]:

@@ -12,14 +12,9 @@ from edgert.stages.decode.instances import YoloV8Seg
 from edgert.stages.decode.shaped import YoloV8Obb, bound_of, gaussian_overlap, gaussians
 from edgert.stages.gpu.gpu_detections import GpuInstances, GpuOriented
 from edgert.stages.gpu.kernels import Kernels
-from tests.helpers.gpu_readers import EITHER, NETWORK, kernels_on, like_the_host, why_not
+from tests.helpers.gpu_readers import NETWORK, like_the_host, why_not
 
 PADDED = Geometry(3.0, 3.0, 0.0, -24.0, NETWORK, (0.0, 0.0, 480.0, 240.0))
-
-
-@pytest.fixture(params=EITHER, scope="module")
-def kernels(request: pytest.FixtureRequest) -> Kernels:
-    return kernels_on(request.param)
 
 
 def oriented(boxes: int, classes: int, iou: float, dtype: Any) -> Any:

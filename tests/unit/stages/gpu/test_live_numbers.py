@@ -24,12 +24,7 @@ from edgert.stages.gpu.kernels import Kernels
 from edgert.stages.gpu.readers import HostReader, reader_for
 from tests.helpers.cuda_on_host import kernels_or_skip
 from tests.helpers.gpu_inference import RecordedGraph, Rig, nv12, record
-from tests.helpers.gpu_readers import CELLS, EITHER, NETWORK, kernels_on, like_the_host
-
-
-@pytest.fixture(params=EITHER, scope="module")
-def kernels(request: pytest.FixtureRequest) -> Kernels:
-    return kernels_on(request.param)
+from tests.helpers.gpu_readers import CELLS, NETWORK, like_the_host
 
 
 def boxes(classes: int, extras: int = 0, *, objectness: bool = False) -> Any:

@@ -12,14 +12,9 @@ from edgert.memory.cuda import DeviceView
 from edgert.stages.gpu.kernels import Kernels
 from edgert.stages.sink.gpu_images import Nv12Writer
 from tests.helpers.cuda_on_host import kernels_or_skip
-from tests.helpers.gpu import gpu_or_skip, read
+from tests.helpers.gpu import read
 
 PADDING = 64
-
-
-@pytest.fixture(params=["host", pytest.param("gpu", marks=pytest.mark.gpu)])
-def kernels(request: pytest.FixtureRequest) -> Kernels:
-    return kernels_or_skip() if request.param == "host" else Kernels(gpu_or_skip())
 
 
 @pytest.mark.parametrize(("width", "height"), [(64, 48), (2, 2), (35, 21), (130, 18)])

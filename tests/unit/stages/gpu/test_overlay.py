@@ -12,7 +12,6 @@ import pytest
 
 from edgert.config.stages import DrawStage
 from edgert.errors import DeviceError
-from edgert.files import FileStore, cache_folder
 from edgert.memory import Counter
 from edgert.memory.cuda import DeviceView
 from edgert.runtime.frame import U8, Color, Frame
@@ -25,19 +24,12 @@ from edgert.stages.sink.image_files import ImagesSink
 from edgert.stages.sink.web.live_images import LiveImages
 from tests.helpers.cuda_on_host import kernels_or_skip
 from tests.helpers.frames import frame_of
-from tests.helpers.gpu import gpu_or_skip, read, to_gpu
+from tests.helpers.gpu import read, to_gpu
 from tests.helpers.overlay_scenes import ELEMENTS, busy_scene, odd_scenes
 from tests.helpers.virtual_clock import VirtualClock
 from tests.helpers.written import opened
 
 LEVELS = 2
-
-
-@pytest.fixture(params=["host", pytest.param("gpu", marks=pytest.mark.gpu)])
-def kernels(request: pytest.FixtureRequest) -> Kernels:
-    if request.param == "host":
-        return kernels_or_skip()
-    return Kernels(gpu_or_skip(), FileStore(cache_folder() / "cuda"))  # each compiled once for all tests
 
 
 @pytest.fixture
