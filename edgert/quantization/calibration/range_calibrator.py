@@ -13,12 +13,13 @@ import signal
 import threading
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor, wait
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import closing
 from ctypes import c_bool
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import islice, takewhile
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
@@ -116,54 +117,34 @@ _DEATHS = 3
 """Number of dead workers after which a shard is an error; fewer can be killed by chance, for want of memory."""
 
 
-class Threads:
-    """Pool of threads that share one observer."""
-
-    def __init__(self, observer: Observer, feed: Feed | None, threads: int) -> None:
-        self.width = _AHEAD * threads
-        self._observer, self._feed = observer, feed
-        self._pool = ThreadPoolExecutor(threads, thread_name_prefix="calibrate")
-        self._running: dict[int, Future[Counted]] = {}
-        self._closed = threading.Event()
-
-    def submit(self, shard: Shard) -> None:
-        images = takewhile(lambda _: not self._closed.is_set(), shard.images(self._feed))
-        self._running[shard.start] = self._pool.submit(self._observer.count, images)
-
-    def take(self, shard: Shard, timeout_s: float) -> Counted | None:
-        if not wait([self._running[shard.start]], timeout_s).done:
-            return None
-        return self._running.pop(shard.start).result()
-
-    def close(self) -> None:
-        self._closed.set()
-        self._pool.shutdown(wait=True, cancel_futures=True)
-
-
-class Processes:
-    """Pool of new processes, each with its own observer.
+class LocalWorkers:
+    """Pool of threads that share one observer, or of new processes, each with its own.
 
     When a process dies, so do all others, and their shards are lost. Each lost shard is counted again when it is the
     first to take. Hardly anything else runs then, which finds a shard that kills its worker. Counts stay exact, since a
     shard is added all at once.
     """
 
-    def __init__(self, observer: Observer, feed: Feed | None, workers: int) -> None:
-        self.width = _AHEAD * workers
-        self._workers, self._feed = workers, feed
-        self._context = multiprocessing.get_context("spawn")  # a fork would copy the locks of other threads
-        self._closed = self._context.RawValue(c_bool, False)  # no lock, which a killed worker could hold
-        self._work: _Work = observer, feed, self._closed
-        self._pool = self._new_pool()
+    def __init__(self, observer: Observer, feed: Feed | None, threads: int, processes: int) -> None:
+        self._feed, self._closed = feed, c_bool(False)
+        self._count: Callable[[Shard], Counted] = partial(_count_shard, (observer, feed, self._closed))
+        self._new_pool: Callable[[], Executor] = partial(ThreadPoolExecutor, threads, "calibrate")
+        if processes > 1:
+            context = multiprocessing.get_context("spawn")  # a fork would copy the locks of other threads
+            self._closed = context.RawValue(c_bool, False)  # no lock, which a killed worker could hold
+            options: dict[str, Any] = {"initializer": _init_worker, "initargs": ((observer, feed, self._closed),)}
+            self._count, self._new_pool = _count, partial(ProcessPoolExecutor, processes, context, **options)
+        self.width = _AHEAD * (processes if processes > 1 else threads)
+        self._pool: Executor = self._new_pool()
         self._running: dict[int, Future[Counted]] = {}
         self._deaths = 0  # times that the first shard was lost
 
     def submit(self, shard: Shard) -> None:
         try:
-            future = self._pool.submit(_count, shard)
+            future = self._pool.submit(self._count, shard)
         except BrokenProcessPool:
             self._pool = self._new_pool()
-            future = self._pool.submit(_count, shard)
+            future = self._pool.submit(self._count, shard)
         self._running[shard.start] = future
 
     def take(self, shard: Shard, timeout_s: float) -> Counted | None:
@@ -185,11 +166,6 @@ class Processes:
     def close(self) -> None:
         self._closed.value = True
         self._pool.shutdown(wait=True, cancel_futures=True)
-
-    def _new_pool(self) -> ProcessPoolExecutor:
-        return ProcessPoolExecutor(
-            self._workers, mp_context=self._context, initializer=_init_worker, initargs=(self._work,)
-        )
 
 
 def _deadly_shard_error(shard: Shard, feed: Feed | None, why: str) -> CalibrationError:
@@ -215,7 +191,11 @@ def _init_worker(work: _Work) -> None:
 
 def _count(shard: Shard) -> Counted:
     assert _work is not None  # the initializer ran before
-    observer, feed, closed = _work
+    return _count_shard(_work, shard)
+
+
+def _count_shard(work: _Work, shard: Shard) -> Counted:
+    observer, feed, closed = work
     return observer.count(takewhile(lambda _: not closed.value, shard.images(feed)))
 
 
@@ -233,7 +213,7 @@ class DaskWorkers:
         self._running: dict[int, Any] = {}
 
     def submit(self, shard: Shard) -> None:
-        self._running[shard.start] = self._cluster.submit(_count_on_cluster, self._work, shard)
+        self._running[shard.start] = self._cluster.submit(_count_shard, self._work, shard)
 
     def take(self, shard: Shard, timeout_s: float) -> Counted | None:
         future = self._running[shard.start]
@@ -251,16 +231,11 @@ class DaskWorkers:
         self._cluster.close()
 
 
-def _worker_data(observer: Observer, feed: Feed | None) -> tuple[Observer, Feed | None]:
-    return observer, feed
+def _worker_data(observer: Observer, feed: Feed | None) -> _Work:
+    return observer, feed, c_bool(False)
 
 
-def _count_on_cluster(work: tuple[Observer, Feed | None], shard: Shard) -> Counted:
-    observer, feed = work
-    return observer.count(shard.images(feed))
-
-
-Pool = Threads | Processes | DaskWorkers
+Pool = LocalWorkers | DaskWorkers
 
 
 @dataclass(frozen=True, slots=True)
@@ -440,9 +415,7 @@ def _pool(observer: Observer, images: Feed | None, workers: int, threads: int | 
     """Return the pool that counts: workers of a cluster, processes, or threads of this process."""
     if dask:
         return DaskWorkers(observer, images, dask)
-    if workers > 1:
-        return Processes(observer, images, workers)
-    return Threads(observer, images, threads or min(core_count(), _MAX_THREADS))
+    return LocalWorkers(observer, images, threads or min(core_count(), _MAX_THREADS), workers)
 
 
 def _in_order(
