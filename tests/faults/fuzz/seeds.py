@@ -9,7 +9,7 @@ from typing import Any
 import cv2
 import numpy as np
 import onnx
-from onnx import TensorProto, helper, numpy_helper
+from onnx import helper
 from typer.testing import CliRunner
 
 from edgert.benchmark.core_profile import machine_identity
@@ -18,8 +18,8 @@ from edgert.cli import app
 from edgert.graph import clean, load, read
 from edgert.placement.profile import SCHEMA
 from edgert.quantiles import AT
+from tests.helpers.models import choice, make_proto, node, weights
 
-F32, node, value = TensorProto.FLOAT, helper.make_node, helper.make_tensor_value_info
 PIPELINE = """\
 schema: 1
 name: tiny
@@ -70,21 +70,8 @@ budgets: {memory: 2GiB, power: 15W, when_exceeded: stop}
 )
 
 
-def _weights(name: str, *shape: int) -> Any:
-    return numpy_helper.from_array(np.random.default_rng(0).normal(0, 0.3, shape).astype(np.float32), name)
-
-
-def _ints(name: str, *values: int) -> Any:
-    return numpy_helper.from_array(np.array(values, np.int64), name)
-
-
-def _model(nodes: list[Any], stored: list[Any], outputs: list[Any]) -> onnx.ModelProto:
-    graph = helper.make_graph(nodes, "g", [value("x", F32, [1, 3, 16, 16])], outputs, stored)
-    model = helper.make_model(graph, ir_version=9, opset_imports=[helper.make_opsetid("", 17)])
-    for key, text in (("names", "{0: 'a', 1: 'b'}"), ("stride", "8")):
-        entry = model.metadata_props.add()
-        entry.key, entry.value = key, text
-    return model
+def _weights(*shape: int) -> Any:
+    return np.float32(0.3) * weights(*shape)
 
 
 def plain_model() -> onnx.ModelProto:
@@ -100,15 +87,14 @@ def plain_model() -> onnx.ModelProto:
         node("Flatten", ["g"], ["f"], "flatten"),
         node("Gemm", ["f", "w3"], ["y"], "gemm"),
     ]
-    spread = numpy_helper.from_array(np.ones(8, np.float32), "v1")
-    stored = [_weights("w1", 8, 3, 3, 3), _weights("b1", 8), _weights("w2", 8, 8, 1, 1), _weights("w3", 8, 4), spread]
-    return _model(nodes, stored, [value("y", F32, [1, 4])])
+    stored = {"w1": _weights(8, 3, 3, 3), "b1": _weights(8), "w2": _weights(8, 8, 1, 1), "w3": _weights(8, 4)}
+    model = make_proto(nodes, {"x": [1, 3, 16, 16]}, {"y": [1, 4]}, {**stored, "v1": np.ones(8, np.float32)}, ir=9)
+    helper.set_model_props(model, {"names": "{0: 'a', 1: 'b'}", "stride": "8"})
+    return model
 
 
 def shaping_model() -> onnx.ModelProto:
     """Operators whose shapes come from values, and a branch."""
-    branch = helper.make_graph([node("Neg", ["q"], ["t"])], "b", [], [value("t", F32, None)])
-    other = helper.make_graph([node("Abs", ["q"], ["t"])], "o", [], [value("t", F32, None)])
     nodes = [
         node("Resize", ["x", "", "scales"], ["r"], "resize", mode="linear"),
         node("Slice", ["r", "from", "to", "axes"], ["l"], "slice"),
@@ -123,23 +109,15 @@ def shaping_model() -> onnx.ModelProto:
         node("ReduceMean", ["soft"], ["mean"], "reduce", axes=[1]),
         node("QuantizeLinear", ["q", "step", "point"], ["i8"], "q"),
         node("DequantizeLinear", ["i8", "step", "point"], ["y"], "dq"),
-        node("If", ["yes"], ["z"], "if", then_branch=branch, else_branch=other),
+        choice("yes", "z", node("Neg", ["q"], ["t"]), name="if"),
     ]
-    stored = [
-        numpy_helper.from_array(np.array([1, 1, 2, 2], np.float32), "scales"),
-        _ints("from", 0), _ints("to", 16), _ints("axes", 2), _ints("zero", 0), _ints("flat", 1, -1),
-        _ints("pads", 0, 1, 0, 1),
-        numpy_helper.from_array(np.float32(0.1), "step"), numpy_helper.from_array(np.int8(0), "point"),
-        numpy_helper.from_array(np.array(True), "yes"),
-    ]  # fmt: skip
-    return _model(nodes, stored, [value("y", F32, None), value("z", F32, None)])
+    numbers = {"from": [0], "to": [16], "axes": [2], "zero": [0], "flat": [1, -1], "pads": [0, 1, 0, 1], "yes": True}
+    steps = {"scales": np.array([1, 1, 2, 2], np.float32), "step": np.float32(0.1), "point": np.int8(0)}
+    return make_proto(nodes, {"x": [1, 3, 16, 16]}, {"y": None, "z": None}, {**numbers, **steps}, ir=9)
 
 
 def text_model() -> onnx.ModelProto:
     """An open batch, attention's multiplications, and a function of its own."""
-    own = helper.make_opsetid("own", 1)
-    standard = helper.make_opsetid("", 17)
-    part = helper.make_function("own", "Twice", ["a"], ["b"], [node("Add", ["a", "a"], ["b"])], [standard])
     nodes = [
         node("ConvTranspose", ["x", "w"], ["u"], "up", strides=[2, 2]),
         node("Reshape", ["u", "flat"], ["h"], "heads"),
@@ -150,10 +128,11 @@ def text_model() -> onnx.ModelProto:
         node("LayerNormalization", ["o", "one"], ["y0"], "norm"),
         node("Twice", ["y0"], ["y"], "twice", domain="own"),
     ]
-    ones = numpy_helper.from_array(np.ones(1, np.float32), "one")
-    stored = [_weights("w", 3, 2, 2, 2), _ints("flat", 0, 2, -1), ones]
-    graph = helper.make_graph(nodes, "g", [value("x", F32, ["n", 3, 16, 16])], [value("y", F32, None)], stored)
-    return helper.make_model(graph, ir_version=9, opset_imports=[standard, own], functions=[part])
+    stored = {"w": _weights(3, 2, 2, 2), "flat": [0, 2, -1], "one": np.ones(1, np.float32)}
+    model = make_proto(nodes, {"x": ["n", 3, 16, 16]}, {"y": None}, stored, ir=9)
+    body, standard = [node("Add", ["a", "a"], ["b"])], helper.make_opsetid("", 17)
+    model.functions.append(helper.make_function("own", "Twice", ["a"], ["b"], body, [standard]))
+    return model
 
 
 def detecting_model() -> bytes:
@@ -165,9 +144,8 @@ def detecting_model() -> bytes:
         node("MatMul", ["f", "m"], ["r"], "all"),
         node("Reshape", ["r", "shape"], ["y"], "rows"),
     ]
-    stored = [_weights("w", 8, 3, 3, 3), _weights("m", 8, 21 * 9), _ints("shape", 1, 21, 9)]
-    graph = helper.make_graph(nodes, "g", [value("x", F32, [1, 3, 32, 32])], [value("y", F32, [1, 21, 9])], stored)
-    made = helper.make_model(graph, ir_version=9, opset_imports=[helper.make_opsetid("", 17)])
+    stored = {"w": _weights(8, 3, 3, 3), "m": _weights(8, 21 * 9), "shape": [1, 21, 9]}
+    made = make_proto(nodes, {"x": [1, 3, 32, 32]}, {"y": [1, 21, 9]}, stored, ir=9)
     return bytes(made.SerializeToString())
 
 
