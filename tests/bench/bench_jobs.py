@@ -27,12 +27,13 @@ from typing import Any
 
 import numpy as np
 import onnx
-from onnx import TensorProto, compose, helper, numpy_helper
+from onnx import compose, helper
 
 import edgert
 from edgert.benchmark.measure import Figure
 from tests.bench.report import main
 from tests.helpers.command import ROOT, environment
+from tests.helpers.models import make_proto, node
 
 PEERS = ROOT / "tests/bench/peers"
 ASSETS = ROOT / "pipelines/assets"
@@ -69,19 +70,19 @@ def detector(path: Path) -> None:
     grid = np.array(cells, np.float32)[None]
     stored = {"cell": grid[..., :2], "stride": grid[..., 2:], "cut": np.array([2, 2, 1, 5], np.int64)}
     nodes = [
-        helper.make_node("Split", ["rows_in", "cut"], ["xy", "wh", "objectness", "classes"], axis=2),
-        helper.make_node("Add", ["xy", "cell"], ["moved"]),
-        helper.make_node("Mul", ["moved", "stride"], ["center"]),
-        helper.make_node("Exp", ["wh"], ["grown"]),
-        helper.make_node("Mul", ["grown", "stride"], ["size"]),
-        helper.make_node("Mul", ["objectness", "classes"], ["scores"]),
-        helper.make_node("Concat", ["center", "size", "scores"], ["joined"], axis=2),
-        helper.make_node("Transpose", ["joined"], ["output0"], perm=[0, 2, 1]),
+        node("Split", ["rows_in", "cut"], ["xy", "wh", "objectness", "classes"], axis=2),
+        node("Add", ["xy", "cell"], ["moved"]),
+        node("Mul", ["moved", "stride"], ["center"]),
+        node("Exp", ["wh"], ["grown"]),
+        node("Mul", ["grown", "stride"], ["size"]),
+        node("Mul", ["objectness", "classes"], ["scores"]),
+        node("Concat", ["center", "size", "scores"], ["joined"], axis=2),
+        node("Transpose", ["joined"], ["output0"], perm=[0, 2, 1]),
     ]
-    ends = {"rows_in": [1, len(cells), 10], "output0": [1, 9, len(cells)]}
+    ends = {"rows_in": [1, len(cells), 10]}, {"output0": [1, 9, len(cells)]}
     names = dict(enumerate((ASSETS / "parts.txt").read_text().split()))
     facts = {"task": "detect", "stride": "32", "batch": "1", "imgsz": f"[{height}, {width}]", "names": str(names)}
-    _write(path, model, nodes, stored, ends, facts)
+    _write(path, model, nodes, stored, *ends, facts)
 
 
 def classifier(path: Path) -> None:
@@ -91,14 +92,14 @@ def classifier(path: Path) -> None:
     middles = np.stack([np.mean(vectors, axis=0) for vectors in gallery.values()], axis=1).astype(np.float32)
     stored = {"middles": 50 * middles / np.linalg.norm(middles, axis=0)}
     nodes = [
-        helper.make_node("LpNormalization", ["vector_in"], ["unit"], axis=1),
-        helper.make_node("MatMul", ["unit", "middles"], ["likeness"]),
-        helper.make_node("Softmax", ["likeness"], ["probabilities"], axis=1),
+        node("LpNormalization", ["vector_in"], ["unit"], axis=1),
+        node("MatMul", ["unit", "middles"], ["likeness"]),
+        node("Softmax", ["likeness"], ["probabilities"], axis=1),
     ]
-    ends = {"vector_in": [1, len(middles)], "probabilities": [1, len(gallery)]}
+    ends = {"vector_in": [1, len(middles)]}, {"probabilities": [1, len(gallery)]}
     names = dict(enumerate(gallery))
     facts = {"task": "classify", "stride": "1", "batch": "1", "imgsz": "[48, 48]", "names": str(names)}
-    _write(path, model, nodes, stored, ends, facts)
+    _write(path, model, nodes, stored, *ends, facts)
 
 
 def _write(
@@ -106,18 +107,13 @@ def _write(
     model: onnx.ModelProto,
     nodes: list[onnx.NodeProto],
     stored: dict[str, np.ndarray],
-    ends: dict[str, list[int]],
+    given: dict[str, list[int]],
+    results: dict[str, list[int]],
     facts: dict[str, str],
 ) -> None:
     """Write a model with more nodes at its end, and what Ultralytics reads of its own exports."""
-    info = [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in ends.items()]
-    weights = [numpy_helper.from_array(array, name) for name, array in stored.items()]
-    tail = helper.make_model(
-        helper.make_graph(nodes, "tail", info[:1], info[1:], weights),
-        opset_imports=model.opset_import,
-        ir_version=model.ir_version,
-    )
-    joined = compose.merge_models(model, tail, io_map=[(model.graph.output[0].name, next(iter(ends)))])
+    tail = make_proto(nodes, given, results, stored)
+    joined = compose.merge_models(model, tail, io_map=[(model.graph.output[0].name, next(iter(given)))])
     del joined.metadata_props[:]
     helper.set_model_props(joined, facts)
     onnx.checker.check_model(joined)

@@ -5,22 +5,18 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from onnx import TensorProto, helper
 
 from edgert.graph import Graph, Model, Node, from_proto, write
+from tests.helpers.models import make_proto, node
 from tools.networks.yolo import yolo11, yolov8
 
 
 def model(name: str, size_px: int = 640) -> Model:
     """``yolov8n``, ``yolov8s``, ``yolo11n`` ...: boxes and scores of 80 classes, none of it trained."""
     drawn = (yolov8 if name.startswith("yolov8") else yolo11)(name[-1], size_px)
-    ends = [
-        [helper.make_tensor_value_info(one.name, TensorProto.FLOAT, one.shape) for one in some]
-        for some in (drawn.inputs, drawn.outputs)
-    ]
-    empty = helper.make_graph([helper.make_node("Identity", ["input"], ["y"])], name, ends[0], ends[1])
-    proto = helper.make_model(empty, opset_imports=[helper.make_opsetid("", drawn.opset)], ir_version=8)
-    return write(runnable(drawn), from_proto(proto, f"{name}.onnx"))
+    ends = [{one.name: one.shape for one in some} for some in (drawn.inputs, drawn.outputs)]
+    empty = make_proto([node("Identity", ["input"], ["y"])], ends[0], ends[1], opset=drawn.opset)
+    return write(runnable(drawn), from_proto(empty, f"{name}.onnx"))
 
 
 def runnable(drawn: Graph) -> Graph:

@@ -14,7 +14,6 @@ from edgert.backend.tensorrt.trt_backend import TrtBackend
 from edgert.errors import BuildError, ConfigError, EdgertError, ModelError
 from edgert.files import FileStore
 from edgert.graph import Model
-from edgert.graph.model import from_proto
 from edgert.kinds import BACKENDS
 from edgert.memory import ALIGN_BYTES
 from tests.helpers import models
@@ -239,13 +238,11 @@ class TestWhatIsComputed:
     def test_an_output_is_a_tensor_of_numbers(
         self, ort: Backend, node: NodeProto, kind: int | None, named: str
     ) -> None:
-        given = helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 3, 8, 8])
         sequence = helper.make_tensor_sequence_value_info("y", TensorProto.FLOAT, None)
-        out = sequence if kind is None else helper.make_tensor_value_info("y", kind, [1, 3, 8, 8])
-        proto = helper.make_model(helper.make_graph([node], "g", [given], [out]), ir_version=8)
-        proto.opset_import[0].version = 17
+        out = sequence if kind is None else models.Typed(kind, models.IMAGE)
+        model = models.make([node], {"x": models.IMAGE}, {"y": out})
         with pytest.raises(ModelError, match=f"output 'y' has type .*{named}") as caught:
-            ort.compile(from_proto(proto), EngineOptions(1))
+            ort.compile(model, EngineOptions(1))
         assert "float32" in caught.value.fix
 
     def test_a_closed_engine_opens_no_session(self, computing: Backend) -> None:
