@@ -10,7 +10,7 @@ from typing import Any
 
 from edgert.config import SourceStage, flow
 from edgert.config.stages import STAGE_VERBS
-from edgert.control import change_plan, changing, saving, trace_window, verbs
+from edgert.control import change_plan, changing, trace_window, verbs
 from edgert.control.controlled import Controlled
 from edgert.control.request import VERBS, Request, answer_to, parse_request, read_file
 from edgert.errors import EdgertError
@@ -258,7 +258,7 @@ _OPERATIONS: Mapping[str, Callable[..., dict[str, Any]]] = {
     "resume": verbs.resume,
     "add": verbs.add,
     "remove": verbs.remove,
-    "save": saving.save,
+    "save": verbs.save,
     "swap": verbs.swap,
     "back": verbs.back,
     "trace": trace_window.trace,

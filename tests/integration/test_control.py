@@ -477,7 +477,7 @@ def test_a_disk_that_is_full_leaves_no_empty_overlay(belt: Path, monkeypatch: py
         def full(descriptor: int) -> None:
             raise OSError(errno.ENOSPC, "No space left on device")
 
-        monkeypatch.setattr("edgert.control.saving.os.fsync", full)
+        monkeypatch.setattr("edgert.control.verbs.os.fsync", full)
         with pytest.raises(EdgertError, match=r"belt\.live\.yaml"):
             pipeline.control.save()
     assert [path.name for path in belt.parent.iterdir()] == ["belt.yaml"]

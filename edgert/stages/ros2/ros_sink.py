@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import re
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
+import numpy as np
 from pydantic import Field, field_validator
 
 from edgert.config import stages as section
@@ -17,9 +19,9 @@ from edgert.errors import EdgertError
 from edgert.recording import definitions
 from edgert.recording.cdr import encode
 from edgert.runtime.frame import bgr_from
-from edgert.runtime.records import Classification, Detections, Result
+from edgert.runtime.health import status_line, unready_reasons
+from edgert.runtime.records import Classification, Detections, Result, label_of
 from edgert.stages.context import Context
-from edgert.stages.ros2 import ros_records
 from edgert.stages.ros2.ros_images import header, image_message, jpeg_message
 from edgert.stages.ros2.ros_link import Link, Publisher, Quality
 from edgert.stages.ros2.ros_source import SENT, link_to
@@ -119,10 +121,10 @@ class RosSink:
         reliable = Quality(self._config.reliability == "reliable", depth=10)
         if (found := result.latest(Detections)) is not None:
             self._publish_class_names(stream, found.labels, fields)
-            self._send(stream, "detections", definitions.DETECTIONS, reliable, ros_records.detections(found, fields))
+            self._send(stream, "detections", definitions.DETECTIONS, reliable, detections(found, fields))
         if (best := result.latest(Classification)) is not None:
             self._publish_class_names(stream, best.labels, fields)
-            classes = ros_records.classification(best, fields)
+            classes = classification(best, fields)
             self._send(stream, "classification", definitions.CLASSIFICATION, reliable, classes)
         if self._config.image is not None:
             self._send_image(stream, result, fields)
@@ -150,7 +152,7 @@ class RosSink:
         """Publish the names of the classes once, latched for later subscribers."""
         if labels and labels != stream.labels:
             stream.labels = labels
-            info = ros_records.vision_info(labels, self._context.pipeline, fields)
+            info = vision_info(labels, self._context.pipeline, fields)
             self._send(stream, "vision_info", definitions.VISION_INFO, Quality(True, latched=True), info)
 
     def _send_image(self, stream: _Stream, result: Result, fields: Mapping[str, Any]) -> None:
@@ -184,8 +186,105 @@ class RosSink:
             if trouble != before:
                 code = {"code": "send.failed" if trouble else "send.recovered"}
                 log.warning("stages.%s: %s", self._name, trouble or "messages reach subscribers again", extra=code)
-            state = ros_records.diagnostics(self._context.stats(), header(link.now_ns(), ""))
+            state = diagnostics(self._context.stats(), header(link.now_ns(), ""))
             try:
                 publisher.publish(encode(definitions.DIAGNOSTICS, state))
             except EdgertError as error:
                 log.warning("stages.%s: /diagnostics: %s", self._name, error)
+
+
+# Conversion of records to the fields of messages.
+
+_OK, _ERROR = 0, 2
+
+
+def detections(found: Detections, header: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of a Detection2DArray.
+
+    Boxes are in pixels of the image, oriented ones with their angle. A class is its label, or its number if the model
+    has no labels; the id is the track number. Positions are in meters, in the camera's optical frame.
+    """
+    centers, sizes, angles = _geometry(found)
+    classes, scores = _labels(found), found.scores.tolist()
+    ids = [""] * len(found) if found.ids is None else [str(one) for one in found.ids.tolist()]
+    rows = zip(centers, sizes, angles, classes, scores, ids, strict=True)
+    boxes = [
+        {
+            **header,
+            "results": [{"hypothesis.class_id": name, "hypothesis.score": score}],
+            "bbox.center.position.x": x,
+            "bbox.center.position.y": y,
+            "bbox.center.theta": angle,
+            "bbox.size_x": width,
+            "bbox.size_y": height,
+            "id": number,
+        }
+        for (x, y), (width, height), angle, name, score, number in rows
+    ]
+    if found.positions is not None:
+        for box, (right, down, forward) in zip(boxes, found.positions.tolist(), strict=True):
+            place = {"x": right, "y": down, "z": forward}
+            box["results"][0] |= {f"pose.pose.position.{axis}": value for axis, value in place.items()}
+    return {**header, "detections": boxes}
+
+
+def _geometry(found: Detections) -> tuple[list[list[float]], list[list[float]], list[float]]:
+    if found.corners is None:
+        boxes = found.boxes.astype(np.float64)
+        low, high = boxes[:, :2], boxes[:, 2:]
+        return ((low + high) / 2).tolist(), (high - low).tolist(), [0.0] * len(found)
+    corners = found.corners.astype(np.float64)
+    along, across = corners[:, 1] - corners[:, 0], corners[:, 2] - corners[:, 1]
+    sizes = np.stack([np.hypot(*along.T), np.hypot(*across.T)], axis=1)
+    return corners.mean(axis=1).tolist(), sizes.tolist(), np.arctan2(along[:, 1], along[:, 0]).tolist()
+
+
+def classification(found: Classification, header: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of a Classification: the best classes, best first."""
+    pairs = zip(_labels(found), found.scores.tolist(), strict=True)
+    return {**header, "results": [{"class_id": name, "score": score} for name, score in pairs]}
+
+
+def _labels(found: Detections | Classification) -> list[str]:
+    return [label_of(found.labels, one) for one in found.classes.tolist()]
+
+
+def vision_info(labels: Sequence[str], pipeline: str, header: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of a VisionInfo: the class names as a JSON array, in the order of the model."""
+    names = json.dumps(list(labels), ensure_ascii=False)
+    return {**header, "method": pipeline, "database_location": names, "database_version": 1}
+
+
+def diagnostics(stats: Mapping[str, Any], header: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of a DiagnosticArray: the pipeline, and each of its sources.
+
+    Args:
+        stats: state of the run, as :meth:`edgert.Pipeline.state` returns it.
+        header: header of the message.
+    """
+    name, missing = f"edgert: {stats.get('name', 'pipeline')}", unready_reasons(stats)
+    recent = stats.get("recent") or {}
+    latency = recent.get("latency_ms") or {}
+    values = {
+        "fps": recent.get("fps"),
+        "latency p99 ms": latency.get("p99"),
+        "dropped in the last minute": sum((recent.get("dropped") or {}).values()),
+        "dropped": stats.get("dropped"),
+    }
+    rows = [_status(_ERROR if missing else _OK, name, status_line(stats), values)]
+    for stage, of in stats.get("stages", {}).items():
+        if (source := of.get("source")) is not None:
+            away = source.get("up") is False
+            about = {
+                "frames": of.get("results_out"),
+                **{key: source.get(key) for key in ("lost", "skipped", "reconnects")},
+            }
+            message = source.get("reason") or ("no frame yet" if away else "running")
+            rows.append(_status(_ERROR if away else _OK, f"{name}: {stage}", message, about))
+    return {**header, "status": rows}
+
+
+def _status(level: int, name: str, message: str, values: Mapping[str, Any]) -> dict[str, Any]:
+    pairs = [{"key": key, "value": f"{value:.6g}" if isinstance(value, float) else str(value)}
+             for key, value in values.items() if value is not None]  # fmt: skip
+    return {"level": level, "name": name, "message": message, "hardware_id": "", "values": pairs}

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, strategies as st
 
 from edgert import limits
+from edgert.control import trace_window
+from edgert.control.trace_window import pack, unpack
 from edgert.errors import ArtifactError, ConfigError, DeviceError, EdgertError
-from edgert.timeline import packed as packing
-from edgert.timeline.packed import pack, unpack
 from edgert.timeline.timeline_spans import spans_of
 from edgert.timeline.trace_file import check_trace_path, write_trace
 from edgert.timeline.trace_formats import chrome_bytes, perfetto_bytes
@@ -83,7 +83,7 @@ def test_a_recording_is_the_same_on_the_other_side() -> None:
 
 def test_what_is_too_long_to_send_is_counted_as_lost(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "TRACE_BYTES", 2000)
-    monkeypatch.setattr(packing, "_UNPACKED", 10_000)
+    monkeypatch.setattr(trace_window, "_UNPACKED", 10_000)
     recorded = recording(5000)
     again = unpack(pack(recorded))
     there = sum(len(thread.events) for thread in again.threads)
