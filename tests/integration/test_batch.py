@@ -23,6 +23,7 @@ from edgert.quantization import batched, int8_model, throughput
 from edgert.quantization.calibrated import calibrate_section
 from edgert.reporter import Progress
 from tests.helpers import models
+from tests.helpers.errors import Exactly, raises
 from tests.helpers.evaluation_data import data
 from tests.helpers.models import node
 
@@ -63,9 +64,8 @@ def test_every_frame_gets_the_record_it_gets_alone(tmp_path: Path) -> None:
 
 def test_a_model_of_fixed_batch_is_refused(tmp_path: Path) -> None:
     file = load_pipeline(written(tmp_path, "batch: {max: 4}", batch=1))
-    with pytest.raises(ConfigError, match="batches of 4 for a model that takes 1 at a time") as caught:
+    with raises(ConfigError, "batches of 4 for a model that takes 1 at a time", where="batch.yaml:9", fix="left open"):
         assemble(file)
-    assert "batch.yaml:9" in caught.value.where and "left open" in caught.value.fix
 
 
 def test_float16_is_batched_too(tmp_path: Path) -> None:
@@ -203,16 +203,14 @@ def test_real_networks_give_the_same_bits_in_a_batch(model: str, images: str, se
     ],
 )
 def test_mistakes_in_the_file(tmp_path: Path, stage: str, model: str, message: str) -> None:
-    with pytest.raises(ConfigError) as caught:
+    with raises(ConfigError, where="batch.yaml:9", says=message):
         load_pipeline(written(tmp_path, stage, model))
-    assert message in str(caught.value) and "batch.yaml:9" in caught.value.where
 
 
 def test_placed_models_are_not_batched(tmp_path: Path) -> None:
     file = load_pipeline(written(tmp_path, "batch: {max: 4}", "placement: cpu0"))
-    with pytest.raises(ConfigError, match="batch cannot go with placement") as caught:
+    with raises(ConfigError, "batch cannot go with placement", fix=Exactly("placement: auto")):
         assemble(file)
-    assert caught.value.fix == "placement: auto"
 
 
 class _Bundled:

@@ -27,6 +27,7 @@ from edgert.runtime import Result, Runner
 from edgert.stages import infer
 from edgert.validation import validate
 from tests.helpers.command import ROOT
+from tests.helpers.errors import raises
 from tests.helpers.evaluation_data import data
 
 ASSETS = ROOT / "pipelines" / "assets"
@@ -206,9 +207,8 @@ def test_an_error_in_a_segment_names_it(tmp_path: Path, monkeypatch: pytest.Monk
         return run
 
     monkeypatch.setattr(OrtEngine, "bind", broken)
-    with pytest.raises(BuildError) as caught:
+    with raises(BuildError, where=("parts.onnx, segment", "on cpu")):
         results(write(tmp_path, LATE))
-    assert "parts.onnx, segment" in caught.value.where and "on cpu" in caught.value.where
 
 
 @one_core
@@ -224,16 +224,14 @@ def test_an_error_in_a_segment_names_it(tmp_path: Path, monkeypatch: pytest.Monk
 )
 def test_what_cannot_be_placed_is_refused_with_its_line(tmp_path: Path, placement: str, says: str) -> None:
     for check in (validate, lambda path: assemble(load_pipeline(path))):
-        with pytest.raises(PlacementError, match=says) as caught:
+        with raises(PlacementError, says, where="p.yaml:7 models.parts.placement", fix=True):
             check(write(tmp_path, placement))
-        assert "p.yaml:7 models.parts.placement" in caught.value.where and caught.value.fix
 
 
 @pytest.mark.parametrize("placement", ["gqu", "{replicate: {cpu0: 0}}", "{replicate: {}}", '{"*": auto}', "{}"])
 def test_what_is_no_placement_is_refused_by_the_file(tmp_path: Path, placement: str) -> None:
-    with pytest.raises(ConfigError) as caught:
+    with raises(ConfigError, where="models.parts.placement"):
         load_pipeline(write(tmp_path, placement))
-    assert "models.parts.placement" in caught.value.where
 
 
 def test_a_file_for_another_board_can_be_validated_here(tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ from edgert.stages.sink import encoders, gst_encoder
 from edgert.stages.sink.video import VideoSink
 from edgert.stages.source import gst_pipelines
 from tests.helpers.command import with_doubles
+from tests.helpers.errors import Exactly, raises
 from tests.helpers.frames import frame_of
 from tests.helpers.gst_encoder import STAND_IN, STEP_NS, instead_of_a_jetsons, level_of
 from tests.helpers.written import opened
@@ -137,9 +138,8 @@ def test_a_board_whose_encoder_does_not_work_falls_back_and_says_so(
     write(sink_of(tmp_path / "out.mp4", 1.0), results(5))
     check(tmp_path / "out.mp4", 5)
     assert "encoded by the CPU (libx264): " in caplog.text and why in caplog.text
-    with pytest.raises(DeviceError, match="cannot be encoded by hardware here") as caught:
+    with raises(DeviceError, "cannot be encoded by hardware here", why=why, where=Exactly("stages.video")):
         write(sink_of(tmp_path / "gpu.mp4", 1.0, encode="gpu"), results(5))
-    assert why in caught.value.why and caught.value.where == "stages.video"
     assert not (tmp_path / "gpu.mp4").exists() and not gst_encoder._waiting
 
 
@@ -164,23 +164,20 @@ def test_an_encoder_that_stalls_is_given_up(monkeypatch: pytest.MonkeyPatch, tmp
     instead_of_a_jetsons(monkeypatch, f"identity name=slow ! {STAND_IN}")
     encoder = gst_encoder.GstEncoder(_format(), None, "stages.video", 0.6, trial=False)
     encoder._pipeline.element("slow").set_property("sleep-time", 3_000_000)
-    with pytest.raises(DeviceError, match="own encoder") as caught:
+    with raises(DeviceError, "own encoder", why=Exactly("it takes no image for 0.6 s")):
         for number, result in enumerate(results(50)):
             encoder.encode(result, number * 2000)
-    assert caught.value.why == "it takes no image for 0.6 s"
-    with pytest.raises(DeviceError, match="own encoder") as caught:
+    with raises(DeviceError, "own encoder", why=Exactly("it gives no image for 0.6 s")):
         encoder.finish()
-    assert caught.value.why == "it gives no image for 0.6 s"
     encoder.close()
 
 
 def test_an_encoder_that_takes_everything_and_gives_nothing_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     instead_of_a_jetsons(monkeypatch, f"identity drop-probability=1.0 ! {STAND_IN}")
     encoder = gst_encoder.GstEncoder(_format(), None, "stages.video", 5.0, trial=False)
-    with pytest.raises(DeviceError, match="own encoder") as caught:
+    with raises(DeviceError, "own encoder", why=Exactly("it is 60 images behind")):
         for number, result in enumerate(results(100)):
             encoder.encode(result, number * 2000)
-    assert caught.value.why == "it is 60 images behind"
     encoder.close()
 
 

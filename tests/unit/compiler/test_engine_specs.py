@@ -32,6 +32,7 @@ from edgert.graph import Graph, load, read
 from edgert.quantization.lowering.trt_form import check_cache, write_cache
 from edgert.reporter import Progress
 from tests.helpers import trt_bundle as trt_bundle_helper
+from tests.helpers.errors import Exactly, raises
 from tests.helpers.models import Typed, conv, make, node
 from tests.helpers.trt_bench import ORIN, Bench
 from tests.helpers.trt_bundle import SHAPE, SPLIT, bench, engine, int8, model, trt_bundle
@@ -93,21 +94,18 @@ def test_engines_that_get_no_frames_are_not_built(folder: Path) -> None:
 
 
 def test_nothing_on_a_dla(folder: Path) -> None:
-    with pytest.raises(PlacementError, match="no node of model 'parts' was placed on a DLA") as caught:
+    with raises(PlacementError, "no node of model 'parts' was placed on a DLA", why="has it on gpu"):
         ordered(folder, "10.3", "tensorrt-dla", engine(dict.fromkeys(SPLIT, "gpu")))
-    assert "has it on gpu" in caught.value.why
 
 
 def test_no_placement(folder: Path) -> None:
-    with pytest.raises(PlacementError, match="no node of model") as caught:
+    with raises(PlacementError, "no node of model", why="no engines"):
         ordered(folder, "10.3", "tensorrt-dla", drop=("placement",))
-    assert "no engines" in caught.value.why
 
 
 def test_no_scales(folder: Path) -> None:
-    with pytest.raises(BuildError, match="has no scales for a DLA") as caught:
+    with raises(BuildError, "has no scales for a DLA", where=Exactly("models.parts"), fix="calibrate:"):
         ordered(folder, "10.3", "tensorrt-dla", drop=("cache",))
-    assert "calibrate:" in caught.value.fix and caught.value.where == "models.parts"
 
 
 @pytest.mark.parametrize(

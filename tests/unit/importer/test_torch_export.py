@@ -16,6 +16,7 @@ from edgert.importer.conversion import kind_of
 from edgert.importer.conversion_process import Request
 from edgert.importer.torch_export import Call, detections, export, inverted_inputs, output_names
 from edgert.importer.torch_model import _check_open_dimensions, named_model
+from tests.helpers.errors import Exactly, raises
 
 
 class OnnxExporterError(RuntimeError):
@@ -215,21 +216,17 @@ def test_classifiers_take_what_their_weights_were_trained_on(libraries: list[dic
 
 
 def test_mistakes_in_names_are_said_with_what_is_near(libraries: list[dict[str, Any]]) -> None:
-    with pytest.raises(ModelError, match="torchvision has no model 'fastercnn_x'") as caught:
+    with raises(ModelError, "torchvision has no model 'fastercnn_x'", fix=Exactly("near it: fasterrcnn_x")):
         named("torchvision:fastercnn_x")
-    assert caught.value.fix == "near it: fasterrcnn_x"
-    with pytest.raises(ModelError, match="has no weights 'V9'") as caught:
+    with raises(ModelError, "has no weights 'V9'", fix=Exactly("DEFAULT, V2, random")):
         named("torchvision:resnet18", "V9")
-    assert caught.value.fix == "DEFAULT, V2, random"
     with pytest.raises(ModelError, match="has no weights 'V2'"):
         named("timm:vit_tiny", "V2")
 
 
 def test_what_is_missing_is_said(libraries: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(BuildError, match="the weights 'DEFAULT' of timm:vit_tiny cannot be had") as caught:
+    with raises(BuildError, "the weights 'DEFAULT' of timm:vit_tiny cannot be had", fix="--weights random"):
         named("timm:vit_tiny", "DEFAULT")
-    assert "--weights random" in caught.value.fix
     monkeypatch.setitem(sys.modules, "timm", None)
-    with pytest.raises(DeviceError, match="timm cannot be used here") as missing:
+    with raises(DeviceError, "timm cannot be used here", fix="pip install timm"):
         named("timm:vit_tiny")
-    assert "pip install timm" in missing.value.fix

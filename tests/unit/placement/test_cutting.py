@@ -10,6 +10,7 @@ from edgert.errors import PlacementError
 from edgert.graph import Graph, Model, read
 from edgert.placement.cutting import MOST_PARTS, Part, cut, partition
 from tests.helpers import models
+from tests.helpers.errors import raises
 from tests.helpers.models import make, node
 
 SHAPE = (1, 2)
@@ -104,10 +105,8 @@ def test_going_back_is_a_third_part() -> None:
 
 def test_too_many_parts_are_refused_with_the_nodes_where_they_begin() -> None:
     graph = chain(MOST_PARTS + 1)
-    with pytest.raises(PlacementError) as caught:
+    with raises(PlacementError, what="17 segments", why="n0 (cpu0), n1 (cpu1)", fix=True):
         partition(graph, {f"n{n}": f"cpu{n % 2}" for n in range(MOST_PARTS + 1)})
-    assert "17 segments" in caught.value.what
-    assert "n0 (cpu0), n1 (cpu1)" in caught.value.why and caught.value.fix
 
 
 def test_parts_compute_what_the_whole_computes() -> None:
@@ -127,6 +126,5 @@ def test_a_tensor_whose_size_depends_on_the_data_cannot_be_handed_on() -> None:
     model = make(nodes, {"x": (1, 10, 6)}, {"positive": ("kept", 6)}, weights)
     graph = read(model)
     first, _ = partition(graph, {node.name: "cpu1" if node.op == "Relu" else "cpu0" for node in graph.nodes})
-    with pytest.raises(PlacementError, match="cannot be cut") as caught:
+    with raises(PlacementError, "cannot be cut", why="rows", fix="one accelerator"):
         cut(graph, first, model)
-    assert "rows" in caught.value.why and "one accelerator" in caught.value.fix

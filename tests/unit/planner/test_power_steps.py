@@ -7,6 +7,7 @@ from edgert.budget.control import PowerControl
 from edgert.config import PipelineFile, load_pipeline
 from edgert.errors import BudgetError, DeviceError
 from edgert.planner.simulation import levels_here, power_steps
+from tests.helpers.errors import Exactly, raises
 from tests.helpers.small_pipeline import TEXT, small_pipeline
 from tests.helpers.sysfs import plant, write
 
@@ -74,10 +75,8 @@ def test_modes_above_the_one_it_was_found_in_are_left_to_its_owner(tmp_path: Pat
 @pytest.mark.parametrize("budgets", ["{power: 9W}", "{cpu: 0.5, when_exceeded: degrade}", "{}"])
 def test_without_a_power_budget_to_keep_there_is_nothing_to_control(tmp_path: Path, budgets: str) -> None:
     root = machine(tmp_path)
-    with pytest.raises(BudgetError, match="no power budget to control") as caught:
+    with raises(BudgetError, "no power budget to control", where="small.yaml:1 budgets", fix="when_exceeded: degrade"):
         power_steps(pipeline(tmp_path, budgets), PowerControl(allow=True, root=root), root=root)
-    assert "small.yaml:1 budgets" in caught.value.where
-    assert "when_exceeded: degrade" in caught.value.fix
 
 
 def test_another_machine_is_refused_by_name(tmp_path: Path) -> None:
@@ -90,6 +89,5 @@ def test_another_machine_is_refused_by_name(tmp_path: Path) -> None:
 def test_a_journal_that_cannot_be_written_is_told_before_anything_runs(tmp_path: Path) -> None:
     root = machine(tmp_path)
     write(root, "var/lib/edgert", "a file where the folder should be")
-    with pytest.raises(DeviceError, match=r"cannot write .*power\.json") as caught:
+    with raises(DeviceError, r"cannot write .*power\.json", fix=Exactly("run as root")):
         power_steps(pipeline(tmp_path), PowerControl(allow=True, root=root), root=root)
-    assert caught.value.fix == "run as root"

@@ -8,6 +8,7 @@ import pytest
 
 from edgert.errors import ConfigError
 from edgert.simulator.sources import read_stage_times, read_trace
+from tests.helpers.errors import Exactly, raises
 
 
 def written(folder: Path, *lines: str) -> Path:
@@ -49,9 +50,8 @@ def test_what_a_run_wrote_is_a_trace(tmp_path: Path) -> None:
 )
 def test_a_line_that_does_not_parse_is_named(tmp_path: Path, line: str, why: str) -> None:
     path = written(tmp_path, '{"time_s": 0.0}', line)
-    with pytest.raises(ConfigError, match="cannot parse") as caught:
+    with raises(ConfigError, "cannot parse", why=why, where=Exactly(f"{path}:2"), fix="time_s"):
         read_trace(path)
-    assert caught.value.where == f"{path}:2" and why in caught.value.why and "time_s" in caught.value.fix
 
 
 def test_times_must_rise_and_two_frames_are_the_least(tmp_path: Path) -> None:
@@ -60,9 +60,8 @@ def test_times_must_rise_and_two_frames_are_the_least(tmp_path: Path) -> None:
     assert caught.value.where.endswith(":2")
     with pytest.raises(ConfigError, match="too short"):
         read_trace(written(tmp_path, '{"time_s": 1.0}'))
-    with pytest.raises(ConfigError, match="cannot read trace") as caught:
+    with raises(ConfigError, "cannot read trace", why=Exactly("No such file or directory")):
         read_trace(tmp_path / "none.jsonl")
-    assert caught.value.why == "No such file or directory"
 
 
 def test_times_of_stages_come_from_a_summary(tmp_path: Path) -> None:
@@ -87,6 +86,5 @@ def test_times_that_cannot_be_are_refused(tmp_path: Path, time_ms: float) -> Non
 def test_what_is_no_summary_is_refused(tmp_path: Path, text: str) -> None:
     path = tmp_path / "run.json"
     path.write_text(text, encoding="utf-8")
-    with pytest.raises(ConfigError) as caught:
+    with raises(ConfigError, fix="edgert run"):
         read_stage_times(path)
-    assert "edgert run" in caught.value.fix

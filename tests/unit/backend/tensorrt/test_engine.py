@@ -10,6 +10,7 @@ from edgert.backend import Engine, Session
 from edgert.backend.gpu import GpuEngine, GpuSession
 from edgert.backend.tensorrt import library, log, trt_engine
 from edgert.errors import BuildError, DeviceError, ModelError
+from tests.helpers.errors import Exactly, raises
 from tests.helpers.trt_api import EVERY
 from tests.helpers.trt_device import FakeDevice
 from tests.helpers.trt_double import ANSWERS, SEVERITY, Double, Script
@@ -133,9 +134,8 @@ class TestDla:
         assert core < opened and engine.info["dla_core"] == 1 and engine.info["loadables"] == 2
 
     def test_a_core_that_is_not_there(self) -> None:
-        with pytest.raises(DeviceError, match="dla1 cannot be used") as caught:
+        with raises(DeviceError, "dla1 cannot be used", why="sees 1 DLA cores"):
             Bench(dla_cores=1).open(dla_core=1)
-        assert "sees 1 DLA cores" in caught.value.why
 
     def test_a_core_that_was_not_taken_is_read_back(self) -> None:
         bench = Bench(core=0)
@@ -247,21 +247,18 @@ class TestOnTheGpu:
 
 class TestTrouble:
     def test_a_plan_of_another_tensorrt(self) -> None:
-        with pytest.raises(DeviceError, match="cannot open this engine") as caught:
+        with raises(DeviceError, "cannot open this engine", fix="build it here"):
             Bench(opens=False).open()
-        assert "build it here" in caught.value.fix
 
     def test_a_run_that_fails_names_tensorrts_last_line(self) -> None:
         bench = Bench(runs=False)
         session = bench.open().session()
-        with pytest.raises(BuildError, match="failed while running") as caught:
+        with raises(BuildError, "failed while running", why=Exactly("it logged no reason")):
             session.run()
-        assert caught.value.why == "it logged no reason"
         for text in ("1: [a] Error Code 1: the first", "1: [b] Error Code 1: operation not permitted when capturing"):
             log.shared_logger(bench.double)[0].log(SEVERITY.ERROR, text)
-        with pytest.raises(BuildError) as caught:
+        with raises(BuildError, why=Exactly("1: [b] Error Code 1: operation not permitted when capturing")):
             session.run()
-        assert caught.value.why == "1: [b] Error Code 1: operation not permitted when capturing"
 
     def test_a_run_that_fails_because_the_gpu_is_lost(self) -> None:
         bench = Bench(runs=False)

@@ -11,6 +11,7 @@ from edgert.memory.cuda import CudaDevice, Traits, gpu_context, holders, memory_
 from edgert.memory.cuda.driver import cuda_error, is_lost, unusable_pycuda
 from edgert.memory.cuda.gpu_context import describe_memory
 from tests.helpers.cuda_double import CudaDouble
+from tests.helpers.errors import raises
 from tests.helpers.threads import in_threads
 
 
@@ -160,9 +161,8 @@ class TestBlocks:
 
     def test_too_much_memory(self) -> None:
         device, _ = opened(memory_bytes=10 * 2**20)
-        with pytest.raises(DeviceError, match="too little memory") as caught:
+        with raises(DeviceError, "too little memory", why="11.0 MiB were requested, 10.0 MiB are free"):
             device.device_block(11 * 2**20)
-        assert "11.0 MiB were requested, 10.0 MiB are free" in caught.value.why
         assert device.live_bytes == 0 and device.counter.read().allocations == 0
 
     def test_too_little_memory_names_other_processes(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -198,9 +198,8 @@ class TestErrors:
             open_device(1, driver=CudaDouble())
 
     def test_a_driver_older_than_the_toolkit(self) -> None:
-        with pytest.raises(DeviceError, match=r"runs CUDA 12\.4 at most") as caught:
+        with raises(DeviceError, r"runs CUDA 12\.4 at most", why="CUDA 13.0", fix="update"):
             open_device(driver=CudaDouble(driver_version=12040))
-        assert "CUDA 13.0" in caught.value.why and "update" in caught.value.fix
 
     def test_a_driver_without_gpus(self) -> None:
         gpu = CudaDouble()
@@ -222,18 +221,16 @@ class TestErrors:
 
     def test_no_pycuda(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setitem(__import__("sys").modules, "pycuda", None)
-        with pytest.raises(DeviceError, match="PyCUDA is not installed") as caught:
+        with raises(DeviceError, "PyCUDA is not installed", fix="pip install pycuda"):
             open_device()
-        assert "pip install pycuda" in caught.value.fix
 
     def test_a_lost_device(self) -> None:
         device, gpu = opened()
         event, stream = device.event(), device.stream()
         gpu.broken["event"] = "cuEventQuery failed: an illegal memory access was encountered"
         for ask in (event.record(stream).passed, event.synchronize):
-            with pytest.raises(DeviceError, match="the GPU is lost to this process") as caught:
+            with raises(DeviceError, "the GPU is lost to this process", fix="compute-sanitizer"):
                 ask()
-            assert "compute-sanitizer" in caught.value.fix
 
     @pytest.mark.parametrize(
         ("message", "answer"),

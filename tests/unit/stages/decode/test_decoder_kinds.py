@@ -15,6 +15,7 @@ from edgert.stages.decode.detection import Detector
 from edgert.stages.decode.kinds import decoder_for, read_labels
 from edgert.stages.decode.maps import Heatmap, SegmentArgmax, SegmentThreshold
 from edgert.stages.decode.yolo import YoloPose, YoloX
+from tests.helpers.errors import Exactly, raises
 from tests.helpers.known_boxes import identity
 
 TASK = TypeAdapter(TaskConfig)
@@ -52,10 +53,8 @@ def test_a_task_s_settings_reach_the_decoder(task: dict[str, Any], expected: obj
     ],
 )
 def test_a_wrong_option_is_refused(options: dict[str, Any], what: str, why: str) -> None:
-    with pytest.raises(ConfigError) as caught:
+    with raises(ConfigError, what=what, why=why, where=Exactly("p.yaml:4 models.faces.task")):
         decoder_for(DetectTask(detect="ssd", options=options), (), "p.yaml:4 models.faces.task")
-    assert what in caught.value.what and why in caught.value.why
-    assert caught.value.where == "p.yaml:4 models.faces.task"
 
 
 def test_what_edgert_sets_is_not_an_option() -> None:
@@ -129,13 +128,11 @@ def test_names_may_hold_anything_else(tmp_path: Path) -> None:
     ("content", "why"), [(b"", "it is empty"), (b"\n \n", "it is empty"), (b"car\n\ntruck\n", "line 2 is blank")]
 )
 def test_what_would_shift_the_classes_is_refused(tmp_path: Path, content: bytes, why: str) -> None:
-    with pytest.raises(ConfigError) as caught:
+    with raises(ConfigError, why=Exactly(why), where=Exactly("p.yaml:3 task.labels")):
         read_labels(written(tmp_path, content), "p.yaml:3 task.labels")
-    assert (caught.value.why, caught.value.where) == (why, "p.yaml:3 task.labels")
 
 
 def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
     for path in (tmp_path / "none.txt", tmp_path, written(tmp_path, b"\xff\xfe\x00ca")):
-        with pytest.raises(ConfigError) as caught:
+        with raises(ConfigError, where=Exactly("here")):
             read_labels(path, "here")
-        assert caught.value.where == "here"

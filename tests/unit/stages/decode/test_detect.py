@@ -12,6 +12,7 @@ from edgert.stages.decode.decoder import all_cells, grid_of
 from edgert.stages.decode.detection import Detector, Head
 from edgert.stages.decode.nanodet import FastestDet, NanoDet, YoloV8Raw
 from edgert.stages.decode.yolo import YoloNas, YoloV5, YoloV8, YoloX
+from tests.helpers.errors import raises
 from tests.helpers.known_boxes import KnownBoxes, assert_same, identity, known_boxes
 
 NETWORKS = st.sampled_from([(416, 416), (320, 256), (640, 384)])
@@ -293,18 +294,14 @@ def test_the_lowest_score_counts_and_the_limit_holds() -> None:
 
 
 def test_wrong_shapes_name_the_decoder_that_fits() -> None:
-    with pytest.raises(ModelError) as caught:
+    with raises(ModelError, what="detect: yolox", why=("[3549, 5 + classes]", "[84, 3549]"), fix="detect: yolov8"):
         Detector(YoloX()).check(((84, 3549),), (416, 416))
-    assert "detect: yolox" in caught.value.what
-    assert "[3549, 5 + classes]" in caught.value.why and "[84, 3549]" in caught.value.why
-    assert "detect: yolov8" in caught.value.fix
 
 
 @pytest.mark.parametrize(("count", "fix"), [(2, "add the missing lines"), (81, "such as a background")])
 def test_labels_of_another_number_are_refused_before_the_first_image(count: int, fix: str) -> None:
-    with pytest.raises(ConfigError, match=f"{count} labels for 80 classes") as caught:
+    with raises(ConfigError, f"{count} labels for 80 classes", fix=fix):
         Detector(YoloX(), labels=("x",) * count).check(((3549, 85),), (416, 416))
-    assert fix in caught.value.fix
     Detector(YoloX(), labels=("x",) * 80).check(((3549, 85),), (416, 416))
 
 

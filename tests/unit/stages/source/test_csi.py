@@ -13,6 +13,7 @@ from edgert.errors import ConfigError, DeviceError
 from edgert.stages.context import Context
 from edgert.stages.source import camera, gst, gst_pipelines, live
 from edgert.stages.source.kinds import is_live
+from tests.helpers.errors import Exactly, raises
 from tests.helpers.virtual_clock import VirtualClock
 from tests.unit.board.tree import jetson
 
@@ -66,9 +67,8 @@ def test_an_option_cannot_write_another_element() -> None:
     ("source", "options", "what"), [("csi://x", {}, "is no CSI camera"), ("csi://0", {"flip": 90}, "size: is missing")]
 )
 def test_what_cannot_be_asked_for_is_refused(source: str, options: dict[str, object], what: str) -> None:
-    with pytest.raises(ConfigError, match=what) as caught:
+    with raises(ConfigError, what, fix=True):
         camera.csi_source("cam", config(source=source, **options), Context(clock=VirtualClock()))
-    assert caught.value.fix
 
 
 def sensor(root: Path, number: int) -> None:
@@ -155,9 +155,8 @@ def test_the_end_of_a_cameras_stream_is_its_loss(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(gst, "Pipeline", Ended)
     source = camera.csi_source("cam", config(reconnect=False), Context(clock=VirtualClock()))
     assert source.live
-    with pytest.raises(DeviceError, match="CSI camera 0 gives no images") as caught:
+    with raises(DeviceError, "CSI camera 0 gives no images", why="its stream ended", where=Exactly("stages.cam")):
         next(iter(source.frames(threading.Event())))
-    assert "its stream ended" in caught.value.why and caught.value.where == "stages.cam"
 
 
 def test_without_reconnect_or_gstreamer_the_first_failure_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -167,6 +166,5 @@ def test_without_reconnect_or_gstreamer_the_first_failure_is_an_error(monkeypatc
     monkeypatch.setattr(gst, "gstreamer", lambda where: (None, None))
     monkeypatch.setattr(gst, "Pipeline", refuse)
     source = camera.csi_source("cam", config(), Context(clock=VirtualClock()))
-    with pytest.raises(DeviceError, match="CSI camera 0") as caught:
+    with raises(DeviceError, "CSI camera 0", fix="nvidia-l4t-gstreamer"):
         next(iter(source.frames(threading.Event())))
-    assert "nvidia-l4t-gstreamer" in (caught.value.fix or "")

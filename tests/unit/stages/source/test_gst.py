@@ -13,6 +13,7 @@ from edgert.memory import Counter
 from edgert.stages.context import Context
 from edgert.stages.source import gst
 from edgert.stages.source.live import redact
+from tests.helpers.errors import Exactly, raises
 from tests.helpers.virtual_clock import VirtualClock
 
 
@@ -59,10 +60,8 @@ def test_a_missing_binding_says_what_to_install(monkeypatch: pytest.MonkeyPatch)
 
     gst._modules.cache_clear()
     monkeypatch.setattr(importlib, "import_module", missing)
-    with pytest.raises(DeviceError) as caught:
+    with raises(DeviceError, why="No module named 'gi'", fix="apt install python3-gi"):
         gst.gstreamer("stages.cam")
-    assert "No module named 'gi'" in caught.value.why
-    assert "apt install python3-gi" in caught.value.fix
     gst._modules.cache_clear()
 
 
@@ -74,9 +73,8 @@ def test_a_pipeline_that_does_not_start_is_an_error_of_its_own(monkeypatch: pyte
     found = SimpleNamespace(parse_launch=lambda text: pipeline, **kinds)
     monkeypatch.setattr(gst, "gstreamer", lambda where: (found, None))
     monkeypatch.setitem(sys.modules, "gi.repository.GLib", SimpleNamespace(Error=RuntimeError))
-    with pytest.raises(DeviceError) as caught:
+    with raises(DeviceError, why=Exactly("it did not start")):
         gst.Pipeline("videotestsrc", True, 1.0, Counter(), VirtualClock(), "stages.cam", None)
-    assert caught.value.why == "it did not start"
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ import pytest
 from edgert.errors import StageError
 from edgert.runtime.frame import PixelFormat
 from edgert.stages.source.planes import as_planes
+from tests.helpers.errors import Exactly, raises
 
 
 def zeros(*shape: int) -> Any:
@@ -81,11 +82,8 @@ def test_dlpack_is_shared() -> None:
     ],
 )
 def test_refusals_say_why(format: Any, array: Any, what: str, why: str) -> None:
-    with pytest.raises(StageError) as caught:
+    with raises(StageError, what=what, why=why, where=Exactly("stages.cam")):
         as_planes(array, format, "stages.cam")
-    assert what in caught.value.what
-    assert why in caught.value.why
-    assert caught.value.where == "stages.cam"
 
 
 def test_a_flipped_view_may_be_copied_when_asked() -> None:

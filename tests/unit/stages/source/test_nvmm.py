@@ -25,6 +25,7 @@ from edgert.stages.source.nvmm_mapping import (
     map_surface,
 )
 from tests.helpers.cuda_double import CudaDouble
+from tests.helpers.errors import Exactly, raises
 from tests.helpers.waiting import wait_until
 
 RESOURCE, IMAGE = 0x7E50, 0x1A6E
@@ -218,9 +219,8 @@ def test_the_way_to_the_pixels_is_that_of_the_memory_and_of_the_library(
 def test_where_every_way_fails_both_causes_are_told() -> None:
     buffer = Buffer()
     calls = Calls(buffer, "register", cuda=buffer_of(None, None))
-    with pytest.raises(DeviceError) as caught:
+    with raises(DeviceError, why=Exactly(f"cuGraphicsEGLRegisterImage returned 999; before that, {BOTH_NULL}")):
         map_surface(buffer.address, calls)
-    assert caught.value.why == f"cuGraphicsEGLRegisterImage returned 999; before that, {BOTH_NULL}"
 
 
 @pytest.mark.parametrize(
@@ -253,16 +253,14 @@ def test_what_kernels_cannot_read_is_refused_with_the_way_out(
 ) -> None:
     buffer = Buffer(**options)
     calls = Calls(buffer, frame_type=frame_type)
-    with pytest.raises(DeviceError) as caught:
+    with raises(DeviceError, why=Exactly(why), fix="nvvidconv"):
         map_surface(buffer.address, calls)
-    assert caught.value.why == why and "nvvidconv" in caught.value.fix
     assert calls.order in ([], [*FORWARD, *BACK])
 
 
 def test_without_the_libraries_it_is_said_whose_memory_this_is() -> None:
-    with pytest.raises(DeviceError) as caught:
+    with raises(DeviceError, what=Exactly("there is no NVMM memory here"), fix="videoconvert"):
         nvmm_mapping.JetsonCalls()
-    assert caught.value.what == "there is no NVMM memory here" and "videoconvert" in (caught.value.fix or "")
 
 
 class Rig:

@@ -19,6 +19,7 @@ from edgert.stages.context import Context
 from edgert.stages.source.kinds import source_for
 from edgert.stages.source.python_images import SCENES
 from tests.helpers.counter import read_counter
+from tests.helpers.errors import raises
 from tests.helpers.virtual_clock import VirtualClock
 
 GRAB = """
@@ -116,9 +117,8 @@ class TestTheUsersCode:
     def test_what_is_wrong_is_said_before_the_start(
         self, folder: Path, line: str, options: dict[str, Any], what: str
     ) -> None:
-        with pytest.raises(ConfigError) as caught:
+        with raises(ConfigError, says=what):
             made(f"python:{line}", folder, **options)
-        assert what in str(caught.value)
 
     def test_images_of_another_type_are_refused(self, folder: Path) -> None:
         with pytest.raises(StageError, match="pixels must be uint8, not float64"):
@@ -193,10 +193,8 @@ def test_media_time_follows_fps_and_realtime_paces() -> None:
 
 
 def test_bad_scenes_are_refused() -> None:
-    with pytest.raises(ConfigError, match="did you mean 'noise'") as caught:
+    with raises(ConfigError, "did you mean 'noise'", why="synthetic:noise"):
         made("synthetic:noize", Path())
-    assert "synthetic:noise" in caught.value.why
     for line, size, why in (("synthetic:counter", "64x64", "at least 256x8"), (demo_images(), "16x16", "64x64 pixels")):
-        with pytest.raises(ConfigError, match="cannot make images") as caught:
+        with raises(ConfigError, "cannot make images", why=why):
             made(line, Path(), size=size)
-        assert why in caught.value.why

@@ -12,6 +12,7 @@ from edgert.errors import ConfigError, EdgertError, StageError
 from edgert.runtime.stage import Source
 from edgert.stages.context import Context
 from edgert.stages.source.kinds import kind_of, source_for
+from tests.helpers.errors import Exactly, raises
 from tests.helpers.virtual_clock import VirtualClock
 
 
@@ -60,18 +61,14 @@ def test_relative_paths_start_at_the_pipeline_file(tmp_path: Path) -> None:
     cv2.imwrite(str(tmp_path / "photos" / "a.png"), np.zeros((4, 4, 3), np.uint8))
     assert make("photos", tmp_path).live is False
     assert make("images:photos/*.png", tmp_path).live is False
-    with pytest.raises(StageError) as caught:
+    with raises(StageError, what=str(tmp_path / "clips" / "a.mp4")):
         make("clips/a.mp4", tmp_path)
-    assert str(tmp_path / "clips" / "a.mp4") in caught.value.what
 
 
 def test_an_unknown_scheme_names_the_known_and_the_nearest() -> None:
-    with pytest.raises(ConfigError) as caught:
+    with raises(ConfigError, what="did you mean 'rtsp", where=Exactly("stages.cam.source"), fix="synthetic:") as caught:
         make("rtps://bob:s3cret@cam/live")
-    assert "did you mean 'rtsp" in caught.value.what
-    assert "synthetic:" in caught.value.fix
     assert "s3cret" not in str(caught.value)
-    assert caught.value.where == "stages.cam.source"
 
 
 @pytest.mark.parametrize(
@@ -86,10 +83,8 @@ def test_an_unknown_scheme_names_the_known_and_the_nearest() -> None:
     ],
 )
 def test_options_without_meaning_are_refused_with_a_reason(source: str, options: dict[str, object], key: str) -> None:
-    with pytest.raises(ConfigError, match=f"{key}: has no meaning") as caught:
+    with raises(ConfigError, f"{key}: has no meaning", why=True, where=Exactly(f"stages.cam.{key}")) as caught:
         make(source, **options)
-    assert caught.value.why
-    assert caught.value.where == f"stages.cam.{key}"
     assert "s3cret" not in str(caught.value)
 
 
