@@ -21,14 +21,25 @@ from tests.helpers.cuda_double import CudaDouble
 _HEADER = Path(__file__).with_name("cuda_on_host.h")
 _COMPILER = shutil.which("g++")
 _FOLDER = tempfile.TemporaryDirectory(prefix="edgert-kernels-")
+_KERNEL = re.compile(
+    r"__global__ void __launch_bounds__\([^\n]*?\) (\w+)\((?:const|ARGUMENT) (\w+)&? .*?\n}\n", re.DOTALL
+)
+_ENTRY = r"""\g<0>
+static void enter_\1(const void* argument) { \1(*(const \2*)argument); }
+extern "C" void launch_\1(const void* argument, const int* grid, const int* block) {
+    run(enter_\1, argument, grid, block);
+}
+extern "C" int argument_bytes_\1() { return sizeof(\2); }
+"""
+"""What calls a kernel, behind it."""
 _HIGH = re.compile(r'asm\("mad\.hi\.u32.*?\);')
 _WIDE = re.compile(r'asm\("cvt\.f32\.f16 %0, %1;" : "=f"\((\w+)\) : "h"\((.*)\)\);')
 _SATURATED = re.compile(r'asm\("fma\.rn\.sat\.f32 .*?" : "=f"\((\w+)\) : "f"\((.*?)\), "f"\((.*?)\), "f"\((.*?)\)\);')
 
 
 class _HostKernel:
-    def __init__(self, device: CudaDevice, library: Any, nbytes: int) -> None:
-        self._device, self._library, self._nbytes = device, library, nbytes
+    def __init__(self, device: CudaDevice, launch: Any, nbytes: int) -> None:
+        self._device, self._launch, self._nbytes = device, launch, nbytes
 
     def launch(self, argument: bytes, grid: tuple[int, ...], block: tuple[int, ...], stream: Stream) -> None:
         assert len(argument) == self._nbytes, "the struct in Python and that of the kernel differ"
@@ -36,7 +47,7 @@ class _HostKernel:
         stored = ctypes.create_string_buffer(argument, len(argument))
         sizes = [(ctypes.c_int * 3)(*size) for size in (grid, block)]
         with self._device:
-            stream.raw.put(lambda: self._library.launch(stored, *sizes) and None)
+            stream.raw.put(lambda: self._launch(stored, *sizes) and None)
 
 
 class HostKernels:
@@ -47,8 +58,8 @@ class HostKernels:
         return ""
 
     def kernel(self, name: str, definitions: Mapping[str, int], function: str = "") -> _HostKernel:
-        library = _compiled(_source_text(f"{name}.cu"), tuple(sorted(definitions.items())), function or name)
-        return _HostKernel(self.device, library, library.argument_bytes())
+        library, function = _compiled(_source_text(f"{name}.cu"), tuple(sorted(definitions.items()))), function or name
+        return _HostKernel(self.device, library[f"launch_{function}"], library[f"argument_bytes_{function}"]())
 
 
 def kernels_or_skip() -> Kernels:
@@ -59,22 +70,15 @@ def kernels_or_skip() -> Kernels:
 
 
 @lru_cache(maxsize=64)
-def _compiled(source: str, definitions: tuple[tuple[str, int], ...], function: str) -> Any:
+def _compiled(source: str, definitions: tuple[tuple[str, int], ...]) -> Any:
+    """All kernels of a source in one library."""
     source = _HIGH.sub("sum = __umulhi(value & ~15u, weight) + more;", source)
     source = _SATURATED.sub(r"\1 = std::clamp(std::fmaf(\2, \3, \4), 0.0f, 1.0f);", source)
     source = _WIDE.sub(r"\1 = half_to_float(\2);", source)
-    found = re.search(rf"\b{function}\((?:const|ARGUMENT) (\w+)&? ", source)
-    assert found is not None
-    entry = f"""
-    static void entry(const void* argument) {{ {function}(*(const {found[1]}*)argument); }}
-    extern "C" void launch(const void* argument, const int* grid, const int* block) {{
-        run(entry, argument, grid, block);
-    }}
-    extern "C" int argument_bytes() {{ return sizeof({found[1]}); }}
-    """
+    source = _KERNEL.sub(_ENTRY, source)
     with tempfile.TemporaryDirectory() as folder:
         path, library = Path(folder, "kernel.cpp"), Path(folder, "kernel.so")
-        path.write_text(f'#include "{_compiled_header()}"\n{source}\n{entry}')
+        path.write_text(f'#include "{_compiled_header()}"\n{source}')
         options = [f"-D{name}={value}" for name, value in definitions]
         _run_compiler(*options, "-shared", "-o", str(library), str(path))
         return ctypes.CDLL(str(library))
