@@ -14,7 +14,7 @@ from tests.helpers import command
 from tests.helpers.command import ROOT
 
 PARTS = ROOT / "pipelines" / "assets" / "parts.onnx"
-IMAGES = ("--images", demo_images(), "--limit", "16")
+IMAGES = ("--images", demo_images(), "--limit", "8")
 INPUT = ("--input", "letterbox rgb std=255")
 
 
@@ -36,13 +36,13 @@ def _cache(folder: Path) -> dict[str, str]:
 def ranges(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("ranges") / "ranges.json"
     done = in_process("calibrate", PARTS, *IMAGES, *INPUT, "-o", path, cwd=path.parent)
-    assert done.returncode == 0 and "16 images" in done.stderr
+    assert done.returncode == 0 and "8 images" in done.stderr
     return path
 
 
 def test_ranges_are_for_people_and_machines(ranges: Path) -> None:
     table = json.loads(ranges.read_text())
-    assert table["images"] == 16
+    assert table["images"] == 8
     assert not list(ranges.parent.glob(".*.state"))
 
 
@@ -69,7 +69,7 @@ def test_a_calibration_cache(ranges: Path, tmp_path: Path) -> None:
 def test_a_pipeline_runs_int8_and_finds_it_again(tmp_path: Path) -> None:
     written = yaml.safe_load((ROOT / "pipelines" / "hello.yaml").read_text())
     assert written["models"]["parts"]["precision"] == "int8"
-    few = ("--set", "models.parts.calibrate.limit=16", "--set", "stages.belt.limit=12")
+    few = ("--set", "models.parts.calibrate.limit=8", "--set", "stages.belt.limit=12")
     arguments = ("run", "hello", *few, "--json", "-")
     first = in_process(*arguments, cwd=tmp_path)
     second = in_process(*arguments, cwd=tmp_path)

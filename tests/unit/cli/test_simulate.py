@@ -2,7 +2,9 @@
 
 import io
 import json
+from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -10,9 +12,11 @@ from rich.console import Console
 
 import edgert
 from edgert.cli.simulate_command import show_simulation
-from edgert.config import load_pipeline
+from edgert.config import PipelineFile, load_pipeline
 from edgert.errors import EdgertError
 from edgert.installation import pipeline_named
+from edgert.planner import simulation
+from edgert.planner.planning import plan_boards
 from edgert.planner.simulation import Scenario, simulate
 from edgert.simulator import Simulated
 from tests.helpers.command import in_process
@@ -20,6 +24,22 @@ from tests.helpers.command import in_process
 BOARD = ("--board", "orin-nx-16gb", "--mode", "15W")
 CROPS = "cascade"
 """A shipped pipeline with a second model on crops."""
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _one_plan_of_each_file() -> Iterator[None]:
+    """Simulations of one file start from one plan, whatever their scenarios are."""
+    made = dict[str, Any]()
+
+    def planned(file: PipelineFile, *given: Any, **more: Any) -> SimpleNamespace:
+        key = f"{file.config!r} {given}"
+        if key not in made:
+            made[key] = plan_boards(file, *given, **more).boards
+        return SimpleNamespace(boards=made[key])
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(simulation, "plan_boards", planned)
+        yield
 
 
 def simulated(folder: Path, *options: str, pipeline: str = "hello", code: int = 0) -> dict[str, Any]:

@@ -60,7 +60,7 @@ def test_nothing_is_lowered_twice_without_corrections(section: ModelConfig, coun
 
 
 def test_a_run_of_the_demo_makes_them_once_too(tmp_path: Path, counts: Mapping[str, list[Any]]) -> None:
-    demo = load_pipeline(Path(__file__).parents[3] / "pipelines" / "hello.yaml").config.models["parts"]
+    demo = load_pipeline("hello", ["models.parts.calibrate.limit=8"]).config.models["parts"]
     for _ in range(2):  # the second time it is cached
         precision.in_precision(demo, store=FileStore(tmp_path))
         assert {kind: len(calls) for kind, calls in counts.items()} == {"scheme": 1, "lower": 1}
