@@ -4,7 +4,6 @@ import ast
 import re
 from collections.abc import Iterable, Iterator
 from inspect import cleandoc
-from pathlib import Path
 
 LONGEST = 30
 """The most words of a sentence."""
@@ -29,9 +28,9 @@ def of_page(text: str) -> Iterator[str]:
         yield from of_text(block)
 
 
-def of_python(path: Path) -> Iterator[str]:
-    """Yield the sentences of a file's docstrings, errors and help texts."""
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+def of_python(nodes: Iterable[ast.AST]) -> Iterator[str]:
+    """Yield the sentences of docstrings, errors and help texts among all nodes of a file."""
+    for node in nodes:
         if isinstance(node, _STRUCTURAL) and (docstring := ast.get_docstring(node)):
             yield from _of_docstring(docstring)
         elif isinstance(node, ast.Call):

@@ -5,7 +5,7 @@ import re
 import pytest
 
 from tests.helpers.command import ROOT
-from tests.unit.test_layers import LAYERS
+from tests.unit.test_source import LAYERS
 
 DESIGNS = sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "edgert").rglob("DESIGN.md"))
 PAGES = ("docs/architecture.md", "CONTRIBUTING.md", *DESIGNS)

@@ -1,13 +1,22 @@
-"""Imports point down the layers, never sideways, and each vendor package has one door."""
+"""The source as a whole: imports point down, vendor packages have one door, sizes are held, sentences are short."""
 
 import ast
+import re
 import sys
-from collections.abc import Container, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator
 from functools import cache
 from graphlib import TopologicalSorter
 from pathlib import Path
 
-ROOT = Path(__file__).parents[2]
+import pytest
+
+from scripts import structure
+from tests.helpers.command import ROOT
+from tests.helpers.sentences import of_page, of_python, of_text, too_long
+
+TREE = structure.Tree(ROOT)
+"""All modules, parsed once for the tests of this file."""
+
 LAYERS = (  # from the ground up; a part may import whatever stands in a lower row, or before it in its own
     (
         "foundation",
@@ -99,7 +108,7 @@ aiortc paho supervision nvtx opentelemetry nats confluent_kafka torch onnxscript
 ai_edge_litert mcap lz4 zstandard rclpy zenoh
 """
 LAZY = set(_LAZY_TEXT.split())
-FILES = sorted(path.relative_to(ROOT).as_posix() for path in ROOT.glob("edgert/**/*.py"))
+FILES = sorted(file for file in TREE.texts if file.startswith("edgert/"))
 
 
 @cache
@@ -111,7 +120,7 @@ def imports(file: str, *, at_once: bool = False, for_types: bool = False) -> tup
         at_once: whether only imports count that run when the file is itself imported.
         for_types: whether imports for type checking count, too.
     """
-    found, waiting = list[str](), [*_tree(file).body]
+    found, waiting = list[str](), [*TREE.modules[file].body]
     while waiting:
         node = waiting.pop()
         if isinstance(node, ast.Import):
@@ -126,11 +135,6 @@ def imports(file: str, *, at_once: bool = False, for_types: bool = False) -> tup
 
 
 _STATEMENTS = (ast.stmt, ast.excepthandler, ast.match_case)
-
-
-@cache
-def _tree(file: str) -> ast.Module:
-    return ast.parse((ROOT / file).read_text(encoding="utf-8"))
 
 
 def test_imports_point_down() -> None:
@@ -171,10 +175,106 @@ def test_heavy_packages_are_imported_when_they_are_needed() -> None:
 
 
 def test_dla_stands_alone() -> None:
-    files = [path.relative_to(ROOT).as_posix() for path in ROOT.glob("dla/**/*.py")]
+    files = [file for file in TREE.texts if file.startswith("dla/")]
     names = {module.split(".")[0] for file in files for module in imports(file)}
     assert files and names <= {*sys.stdlib_module_names, "dla"}
 
 
 def test_every_part_has_its_layer() -> None:
     assert {Path(file).parts[1].removesuffix(".py") for file in FILES} <= set(LEVEL)
+
+
+# Words.
+
+NO_VERB = re.compile(
+    "(a|all|an|any|as|at|by|each|every|everything|for|from|had|has|have|how|if|in|it|its|more|most|no|nobody|nothing|of|on"
+    "|one|since|so|some|such|that|the|their|there|these|they|this|those|to|until|what|when|where|whether|which|who|whose"
+    "|why|with)"
+)
+"""First words of docstrings that are no verb, or that hide who does what, as in "Have it closed"."""
+ENDS_IN_S = frozenset(("address", "discuss", "dismiss", "focus", "pass", "press", "process"))
+TYPE = re.compile(r"\b[Aa] \{(type\(|[\w.]*(__name__|\bop|op_type|dtype)\b)")
+"""Article before the name of a type, which would read "a int"."""
+PAGES = (*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").glob("*.md")), *sorted(ROOT.glob("edgert/**/DESIGN.md")))
+
+
+def test_pages_and_code_have_no_long_sentence() -> None:
+    pages = [f"{page.relative_to(ROOT)}: {one}" for page in PAGES for one in too_long(of_page(page.read_text("utf-8")))]
+    assert not pages, "\n".join(pages)
+    code = [f"{file}: {one}" for file, nodes in TREE.nodes.items() for one in too_long(of_python(nodes))]
+    assert not code, "\n".join(code)
+    assert not [file for file, text in TREE.texts.items() if TYPE.search(text)]
+
+
+def begins_with_verb(docstring: str) -> bool:
+    """Return whether the first word may be a verb in the imperative."""
+    first = docstring.split()[0].rstrip(".,;:")
+    is_third_person = first.endswith("s") and first.lower() not in ENDS_IN_S
+    return first.isalpha() and first[0].isupper() and not NO_VERB.fullmatch(first.lower()) and not is_third_person
+
+
+def test_docstrings_of_functions_begin_with_a_verb() -> None:
+    wrong = []
+    for file, nodes in TREE.nodes.items():
+        for node in nodes:
+            if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) or not (text := ast.get_docstring(node)):
+                continue
+            is_property = any("property" in ast.unparse(one) for one in node.decorator_list)
+            if not is_property and not begins_with_verb(text):
+                wrong.append(f"{file}:{node.lineno}: {text.splitlines()[0]}")
+    assert not wrong, "\n".join(wrong)
+
+
+def test_what_is_no_verb() -> None:
+    for right in ("Return it.", "Process one.", "Stop, and wait."):
+        assert begins_with_verb(right)
+    for wrong in ("Of all checks together.", "Whether it is so.", "Frees it.", "``plane`` at a size.", "(N, 4) boxes."):
+        assert not begins_with_verb(wrong)
+
+
+def test_the_front_door_has_no_sentence_of_more_than_25_words() -> None:
+    pages = [ROOT / "README.md", ROOT / "docs/index.md"]
+    assert [one for page in pages for one in too_long(of_page(page.read_text("utf-8")), 25)] == []
+
+
+def test_code_is_one_word_and_a_list_item_is_a_paragraph() -> None:
+    assert list(of_text("Run `edgert run a.yaml --set b=c`, `d` or `e`. It ends.")) == ["Run CODE.", "It ends."]
+    page = "# Title\n\nOne two\nthree.\n\n- four\n- five:\n\n```sh\nsix\n```\n\n| seven |\n\n    eight\n"
+    assert list(of_page(page)) == ["Title", "One two three.", "four", "five:"]
+    assert too_long([" ".join(["word"] * 31), " ".join(["word"] * 30)]) == [" ".join(["word"] * 31)]
+
+
+def test_docstrings_and_errors_are_read() -> None:
+    module = ast.parse(
+        '"""Open it.\n\nArgs:\n    path: a file.\n    name: text::\n\n        code\n"""\n'
+        'raise ConfigError(f"no {path}. Or so", fix="try" " again")\n'
+    )
+    found = ["Open it.", "Args:", "path: a file.", "name: text::", "no VALUE.", "Or so", "try again"]
+    assert list(of_python(ast.walk(module))) == found
+
+
+# Sizes.
+
+
+@pytest.mark.parametrize("measure", structure.MEASURES, ids=lambda measure: measure.__name__)
+def test_no_measure_is_over_its_bar(measure: Callable[[structure.Tree], structure.Measure]) -> None:
+    found = measure(TREE)
+    assert found.value <= found.bar, f"{found.name}: {', '.join(found.detail)}"
+
+
+def test_a_name_counts_where_it_is_compared_not_where_a_node_is_written() -> None:
+    tree = ast.parse(
+        'Node("Add", names)\nbuilder.add("Mul", [a])\nreplace(node, op="Sub")\nnode.op in ("Relu", "Clip")'
+    )
+    assert set(structure._compared(tuple(ast.walk(tree)))) == {"Relu", "Clip"}
+
+
+def test_sizes_and_names_are_counted(tmp_path: Path) -> None:
+    for folder in ("edgert/one", "edgert/two", "dla"):
+        (tmp_path / folder).mkdir(parents=True)
+        (tmp_path / folder / "__init__.py").write_text('"""A package."""\n')
+    (tmp_path / "edgert/one/same.py").write_text("from os import (\n    path,\n)\n\n")
+    (tmp_path / "edgert/two/same.py").write_text("import sys\n")
+    tree = structure.Tree(tmp_path)
+    measures = structure.lines, structure.files, structure.repeated_names, structure.import_share
+    assert [measure(tree).value for measure in measures] == [8, 5, 2, 50.0]
