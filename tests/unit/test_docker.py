@@ -20,6 +20,7 @@ from edgert.board.record import board_names
 from edgert.exporter.fleet import Release, compose_file
 from tests.helpers.brokers import certificate
 from tests.helpers.command import ROOT
+from tests.helpers.each import each
 from tests.helpers.http_request import serving
 from tests.helpers.shown_run import shown_run
 
@@ -247,7 +248,7 @@ def test_a_compose_file_names_its_groups_by_number(name: str) -> None:
     assert "export RENDER_GID=$(getent group render | cut -d: -f3)" in text.partition("services:")[0]
 
 
-@pytest.mark.parametrize("page", sorted((ROOT / "docs").glob("*.md")), ids=lambda page: page.name)
+@each("page", sorted((ROOT / "docs").glob("*.md")))
 def test_commands_of_the_docs_name_groups_of_containers_by_number(page: Path) -> None:
     given = re.findall(r'--group-add[ =]("[^"]+"|\S+)', page.read_text())
     assert all(re.fullmatch(r'\d+`?,?|"\$\(getent group \w+ \| cut -d: -f3\)"', one) for one in given), given

@@ -21,6 +21,7 @@ from edgert.config.pipeline_file import load_pipeline
 from tests.helpers.brokers import certificate
 from tests.helpers.command import ROOT
 from tests.helpers.documents import FENCE, PAGES, Piece, blocks, commands, fenced, shell_lines, words
+from tests.helpers.each import each
 from tests.helpers.pipeline_text import schema_validator
 from tools.docs_site import notebook_text
 
@@ -228,14 +229,14 @@ def test_every_block_says_its_language_and_is_tested() -> None:
     assert [str(piece) for piece in blocks("text") if asked.search(piece.text)] == []
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+@each("page", PAGES)
 def test_no_block_is_indented(page: Path) -> None:
     """A block without a fence has no language, so that no test reads it."""
     text = FENCE.sub("", page.read_text(encoding="utf-8"))
     assert re.findall(r"\n\n(?: {4,}.*\n)+", text) == []
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+@each("page", PAGES)
 def test_every_test_and_bench_that_a_page_cites_is_there(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
     files = re.findall(r"\btests/[\w/.-]*\w", text)
@@ -249,7 +250,7 @@ def anchors(text: str) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+@each("page", PAGES)
 def test_every_link_leads_somewhere(page: Any) -> None:
     for path, anchor in re.findall(r"\]\(([^)#:\s]*)(?:#([^)]+))?\)", page.read_text(encoding="utf-8")):
         target = (page.parent / path) if path else page

@@ -17,6 +17,7 @@ import edgert
 import edgert.testing
 from edgert.errors import EdgertError
 from tests.helpers.command import ROOT
+from tests.helpers.each import each
 
 NAMES = sorted(edgert._HOME)
 FUNCTIONS = [name for name in NAMES if inspect.isfunction(getattr(edgert, name))]
@@ -31,14 +32,14 @@ def test_the_table_is_what_type_checkers_see() -> None:
     assert seen == edgert._HOME
 
 
-@pytest.mark.parametrize("name", NAMES)
+@each("name", NAMES)
 def test_every_public_name_is_documented(name: str) -> None:
     value = getattr(edgert, name)
     own = value.__dict__.get("__doc__") if isinstance(value, type) else value.__doc__
     assert own and not own.startswith(f"{name}("), f"edgert.{name} has no docstring"  # as dataclasses write it
 
 
-@pytest.mark.parametrize("name", FUNCTIONS)
+@each("name", FUNCTIONS)
 def test_every_argument_has_a_name_a_type_and_a_line(name: str) -> None:
     function: Any = getattr(edgert, name)
     signature = inspect.signature(function)
@@ -49,7 +50,7 @@ def test_every_argument_has_a_name_a_type_and_a_line(name: str) -> None:
         assert f"{parameter.name}:" in inspect.getdoc(function), parameter.name
 
 
-@pytest.mark.parametrize("name", FUNCTIONS)
+@each("name", FUNCTIONS)
 def test_options_are_keyword_only(name: str) -> None:
     parameters = inspect.signature(getattr(edgert, name)).parameters.values()
     optional = [one for one in parameters if one.kind is one.POSITIONAL_OR_KEYWORD and one.default is not one.empty]
@@ -62,7 +63,7 @@ def test_help_fits_a_few_screens_and_has_every_name() -> None:
     assert [name for name in NAMES if not re.search(rf"\b{name}\b", edgert.__doc__ or "")] == []
 
 
-@pytest.mark.parametrize("name", FUNCTIONS)
+@each("name", FUNCTIONS)
 def test_functions_have_few_parameters_and_one_word_for_each_thing(name: str) -> None:
     parameters = inspect.signature(getattr(edgert, name)).parameters.keys() - {"overrides", "on_progress"}
     assert len(parameters) <= 8, parameters
@@ -95,7 +96,7 @@ def test_every_public_name_stands_on_the_page_about_python() -> None:
     assert [name for name in NAMES if not re.search(rf"\b{name}\b", page)] == []
 
 
-@pytest.mark.parametrize("name", [name for name in FUNCTIONS if name != "op"])
+@each("name", [name for name in FUNCTIONS if name != "op"])
 def test_every_public_function_has_an_example(name: str) -> None:
     page = (ROOT / "docs" / "python.md").read_text(encoding="utf-8")
     examples = "".join(re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL))

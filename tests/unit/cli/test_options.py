@@ -1,13 +1,15 @@
 """An option name has one meaning over all verbs, and a help that a newcomer understands."""
 
 from collections import defaultdict
+from pathlib import Path
 from typing import Any, get_args
 
-import pytest
 import typer
 from typer.testing import CliRunner
 
 from edgert.cli import app
+from tests.helpers.command import in_process
+from tests.helpers.each import each
 
 GROUP: Any = typer.main.get_command(app)
 LEAST_WORDS = 4
@@ -52,26 +54,26 @@ WITH_A_FILE = ("replay", "--model")
 """Others take a model's name; this takes the file that replaces it, too: NAME=FILE."""
 
 
-@pytest.mark.parametrize("name", sorted(options()))
+@each("name", sorted(options()))
 def test_a_name_means_one_thing(name: str) -> None:
     every = [one for verb, one in options()[name].items() if (verb, name) != WITH_A_FILE]
     for of in (kind, metavar, spellings, first_sentence):
         assert len({str(of(one)) for one in every}) == 1, name
 
 
-@pytest.mark.parametrize(("verb", "one"), parameters(), ids=lambda one: one if isinstance(one, str) else one.name)
+@each(("verb", "one"), parameters())
 def test_a_help_is_a_sentence(verb: str, one: Any) -> None:
     assert one.help and one.help[0].isupper() and one.help.endswith("."), one.help
     assert len(first_sentence(one).split()) >= LEAST_WORDS, one.help
 
 
-@pytest.mark.parametrize("name", sorted(options()))
+@each("name", sorted(options()))
 def test_what_repeats_says_so(name: str) -> None:
     for one in options()[name].values():
         assert one.multiple is ("Repeatable." in one.help), one.help
 
 
-@pytest.mark.parametrize(("verb", "one"), parameters(), ids=lambda one: one if isinstance(one, str) else one.name)
+@each(("verb", "one"), parameters())
 def test_a_value_has_a_name(verb: str, one: Any) -> None:
     is_option = one.opts[0].startswith("-")
     assert one.metavar or (is_option and one.is_flag), f"{verb} {one.opts}"
@@ -93,11 +95,11 @@ def test_every_verb_has_a_whole_line_of_help_on_a_narrow_terminal() -> None:
 NUMBERS = [(verb, one.opts[0]) for verb, one in parameters() if kind(one) in (int, float)]
 
 
-@pytest.mark.parametrize("value", ["nan", "inf", "-inf", "1e300", "1" + "0" * 30, "1" + "0" * 5_000])
-@pytest.mark.parametrize(("verb", "option"), NUMBERS)
+@each("value", ["nan", "inf", "-inf", "1e300", "1" + "0" * 30, "1" + "0" * 5_000])
+@each(("verb", "option"), NUMBERS)
 def test_a_number_is_finite(verb: str, option: str, value: str) -> None:
     command = GROUP.commands[verb]
     needed = [one for one in command.params if one.required]
     arguments = [part for one in needed for part in (*one.opts[:1], "x")[not one.opts[0].startswith("-") :]]
-    done = CliRunner().invoke(app, [verb, *arguments, option, value], env={"COLUMNS": "200"})
-    assert done.exit_code == EXIT_USAGE and option in done.stderr, done.output
+    done = in_process(verb, *arguments, option, value, cwd=Path(), env={"COLUMNS": "200"})
+    assert done.returncode == EXIT_USAGE and option in done.stderr, done

@@ -24,6 +24,7 @@ from edgert.graph.operators import (
     data_inputs,
     is_integer,
 )
+from tests.helpers.each import each
 
 OPSET = 22
 SHAPE = (2, 4, 6, 6)
@@ -105,7 +106,7 @@ def claiming(claim: str) -> list[str]:
     return [name for name in STANDARD if getattr(about(name), claim)]
 
 
-@pytest.mark.parametrize("name", STANDARD)
+@each("name", STANDARD)
 def test_a_row_is_an_operator_of_the_standard(name: str) -> None:
     assert defs.has(name)
     taken = defs.get_schema(name).inputs
@@ -140,21 +141,21 @@ def test_no_value_is_out_of_bounds(name: str) -> None:
     assert values.max() <= about(name).high + 1e-6
 
 
-@pytest.mark.parametrize("name", claiming("keeps_sign"))
+@each("name", claiming("keeps_sign"))
 def test_what_keeps_the_sign_gives_no_negative_value_of_positive_ones(name: str) -> None:
     for scale in (0.01, 1, 30):
         values = run(name, data(name, scale, positive=True)).astype(np.float64)
         assert not (values < 0).any()
 
 
-@pytest.mark.parametrize("name", claiming("is_homogeneous"))
+@each("name", claiming("is_homogeneous"))
 def test_homogeneous_operators_scale_with_their_input(name: str) -> None:
     given = data(name, 1)
     scaled = run(name, [array * np.float32(4) for array in given])
     np.testing.assert_allclose(scaled, run(name, given) * 4, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("name", [n for n in STANDARD if about(n).values != "new"])
+@each("name", [n for n in STANDARD if about(n).values != "new"])
 def test_values_of_the_output_relate_to_those_read(name: str) -> None:
     for scale in (0.2, 5):
         given = data(name, scale)

@@ -3,13 +3,13 @@
 from itertools import pairwise, product
 
 import numpy as np
-import pytest
 
 from edgert.backend.ort import Function
 from edgert.errors import PlacementError
 from edgert.graph import Graph, Model, read
 from edgert.placement.cutting import MOST_PARTS, Part, cut, partition
 from tests.helpers import models
+from tests.helpers.each import each
 from tests.helpers.errors import raises
 from tests.helpers.models import make, node
 
@@ -53,7 +53,7 @@ def check(graph: Graph, places: dict[str, str], parts: tuple[Part, ...]) -> None
     assert all(one.accelerator != other.accelerator for one, other in pairwise(parts))
 
 
-@pytest.mark.parametrize("seed", range(40))
+@each("seed", range(40))
 def test_parts_of_random_graphs_can_run_in_their_order(seed: int) -> None:
     _, graph = random_graph(seed)
     random = np.random.default_rng(seed)
@@ -66,10 +66,10 @@ def fewest(graph: Graph, places: dict[str, str]) -> int:
 
     def taken(done: frozenset[str], here: str) -> frozenset[str]:
         made = {"x", *(name for node in graph.nodes if node.name in done for name in node.outputs)}
-        for each in graph.nodes:
-            if each.name not in done and places[each.name] == here and made.issuperset(each.reads):
-                done |= {each.name}
-                made.update(each.outputs)
+        for one in graph.nodes:
+            if one.name not in done and places[one.name] == here and made.issuperset(one.reads):
+                done |= {one.name}
+                made.update(one.outputs)
         return done
 
     everything = frozenset(node.name for node in graph.nodes)
@@ -83,7 +83,7 @@ def fewest(graph: Graph, places: dict[str, str]) -> int:
     raise AssertionError("some order always works")
 
 
-@pytest.mark.parametrize("seed", range(20))
+@each("seed", range(20))
 def test_there_are_no_more_parts_than_needed(seed: int) -> None:
     _, graph = random_graph(seed, count=8)
     random = np.random.default_rng(seed)

@@ -11,6 +11,7 @@ from edgert.placement.min_cut import cut
 from edgert.placement.problem import Cost, Edge, Network, Transition, Unit
 from edgert.placement.run_load import ENERGY, LATENCY, Price, run_load, segments
 from edgert.placement.solver import solve, undominated
+from tests.helpers.each import each
 from tests.helpers.placement import BOARD, GPU_DLA, Everything, random_network
 
 
@@ -23,7 +24,7 @@ def instance(seed: int, largest: int = 9) -> tuple[Everything, np.random.Generat
     return Everything(net, among), random
 
 
-@pytest.mark.parametrize("seed", range(60))
+@each("seed", range(60))
 def test_least_energy_within_a_latency(seed: int) -> None:
     every, random = instance(seed)
     most = every.latency_ms.min() * random.uniform(1, 1.5)
@@ -32,7 +33,7 @@ def test_least_energy_within_a_latency(seed: int) -> None:
     assert found.gap <= 1e-5 and found.use.latency_ms <= most * (1 + 1e-6)
 
 
-@pytest.mark.parametrize("seed", range(60))
+@each("seed", range(60))
 def test_least_latency_with_few_loadables(seed: int) -> None:
     every, random = instance(seed)
     price, most = Price(busy={"gpu": 1.0, "dla0": 0.3, "dla1": 0.3}), int(random.integers(0, 3))

@@ -19,6 +19,7 @@ from edgert.placement.run_load import (
     segments,
     transitions_of,
 )
+from tests.helpers.each import each
 from tests.helpers.placement import BOARD, GPU_DLA, Everything, random_network
 
 PRICED = Price(energy=0.02, traffic=1e-7, busy={"gpu": 0.7, "dla0": 0.4, "dla1": 0.3})
@@ -66,7 +67,7 @@ def test_an_accelerator_that_cannot_run_a_unit_is_named() -> None:
     assert "'u0'" in caught.value.why and "and 1 more" in caught.value.why
 
 
-@pytest.mark.parametrize("seed", range(40))
+@each("seed", range(40))
 def test_loads_equal_those_added_up_otherwise(seed: int) -> None:
     net = random_network(seed, 5, among=BOARD, alike=False, home=BOARD[seed % 3])
     every = Everything(net, BOARD)
@@ -77,7 +78,7 @@ def test_loads_equal_those_added_up_otherwise(seed: int) -> None:
         assert [load.busy_ms.get(name, 0) for name in BOARD] == pytest.approx(every.busy_ms[index].tolist())
 
 
-@pytest.mark.parametrize("seed", range(60))
+@each("seed", range(60))
 def test_segments_are_connected_pieces_that_can_run_in_their_order(seed: int) -> None:
     random = np.random.default_rng(seed)
     net = random_network(seed, 14, among=BOARD, forbidden=0.0, skips=0.7)
@@ -108,7 +109,7 @@ def test_a_piece_that_a_path_leaves_and_enters_again_is_two() -> None:
     assert run_load(net, ("dla0", "dla0", "dla0")).segments == {"dla0": 1}
 
 
-@pytest.mark.parametrize("seed", range(200))
+@each("seed", range(200))
 def test_cuts_are_the_best_of_all(seed: int) -> None:
     random = np.random.default_rng(seed)
     net = random_network(seed, int(random.integers(1, 11)), home=GPU_DLA[seed % 2])
@@ -122,7 +123,7 @@ def test_cuts_are_the_best_of_all(seed: int) -> None:
         assert found.gap <= 1e-5
 
 
-@pytest.mark.parametrize("seed", range(20))
+@each("seed", range(20))
 def test_tensors_that_enter_the_second_cost_more_where_asked(seed: int) -> None:
     net = random_network(seed, 7, forbidden=0.4)
     every = Everything(net)
@@ -142,7 +143,7 @@ def test_cuts_are_the_best_of_all_with_14_units(seed: int) -> None:
         assert cut(net, *GPU_DLA, price).cost == pytest.approx(every.cost(price).min(), rel=1e-7)
 
 
-@pytest.mark.parametrize("seed", range(30))
+@each("seed", range(30))
 def test_a_home_that_is_neither_of_the_two_is_paid_too(seed: int) -> None:
     net = random_network(seed, 6, among=BOARD, home="dla1")
     every = Everything(net, BOARD)
@@ -153,7 +154,7 @@ def test_a_home_that_is_neither_of_the_two_is_paid_too(seed: int) -> None:
         assert found.use.cost(price) == pytest.approx(found.cost, rel=1e-9)
 
 
-@pytest.mark.parametrize("seed", range(40))
+@each("seed", range(40))
 def test_cut_and_program_agree(seed: int) -> None:
     net = random_network(seed, 60, forbidden=0.1, skips=0.0)
     for price in (LATENCY, PRICED):
@@ -170,7 +171,7 @@ def test_accelerators_come_home_first() -> None:
     assert isinstance(run_load(fork(), ("gpu",) * 3), Load) and GPU == "gpu"
 
 
-@pytest.mark.parametrize("seed", range(20))
+@each("seed", range(20))
 def test_a_home_that_is_neither_of_the_two_pays_its_shares(seed: int) -> None:
     """Networks of different homes; a price on the time of each."""
     cores = ("cpu0", "cpu1", "cpu2")

@@ -11,10 +11,11 @@ from edgert.placement.problem import Cost, Edge, Network, Transition, Unit
 from edgert.placement.run_load import run_load
 from edgert.placement.segment_engines import Step, steps
 from edgert.placement.solver import solve
+from tests.helpers.each import each
 from tests.helpers.placement import BOARD, random_network
 
 
-@pytest.mark.parametrize("seed", range(20))
+@each("seed", range(20))
 def test_steps_take_as_long_as_the_run(seed: int) -> None:
     net = random_network(seed, 12, among=BOARD, forbidden=0.3)
     placement = solve([net], "throughput")

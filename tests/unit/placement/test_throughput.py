@@ -14,6 +14,7 @@ from edgert.placement.problem import Cost, Edge, Network, Unit
 from edgert.placement.run_load import accelerators, preferred_assignment, run_use
 from edgert.placement.solver import solve
 from edgert.placement.throughput import Column, Resources, best_mix, interchangeable_classes
+from tests.helpers.each import each
 from tests.helpers.placement import BOARD, GPU_DLA, Everything, random_network
 
 optimize = pytest.importorskip("scipy.optimize", reason="scipy, the solvers' engine, is not installed")
@@ -53,7 +54,7 @@ def pair_of(seed: int, largest: int = 5, among: Sequence[str] = BOARD, alike: bo
     ]
 
 
-@pytest.mark.parametrize("seed", range(40))
+@each("seed", range(40))
 def test_no_mix_of_all_placements_is_better(seed: int) -> None:
     among = BOARD if seed % 3 else GPU_DLA
     nets = pair_of(seed, 5 if seed % 3 else 7, among)
@@ -103,7 +104,7 @@ def plain_rates(nets: Sequence[Network]) -> list[float]:
     return found
 
 
-@pytest.mark.parametrize("seed", range(20))
+@each("seed", range(20))
 def test_never_worse_than_whole_networks(seed: int) -> None:
     nets = [*pair_of(seed, 12), *pair_of(seed + 100, 12)]
     placement = solve(nets, "throughput")

@@ -19,6 +19,7 @@ from edgert.quantization.calibration.threshold import (
     threshold,
 )
 from edgert.quantization.calibration.value_histogram import BINS, Histogram
+from tests.helpers.each import each
 from tests.unit.quantization.histograms import of
 
 Array = npt.NDArray[Any]
@@ -79,8 +80,8 @@ def squared_error(values: Array, amax: float) -> float:
     return float(np.mean((np.clip(np.rint(values / step), -127, 127) * step - values) ** 2))
 
 
-@pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize("name", DATA)
+@each("method", METHODS)
+@each("name", DATA)
 def test_a_threshold_is_a_positive_float32_up_to_the_largest_magnitude(method: str, name: str) -> None:
     histogram = of(DATA[name])
     found = threshold(histogram, method)

@@ -7,6 +7,7 @@ import pytest
 from edgert.errors import StageError
 from edgert.memory import Counter
 from edgert.runtime.frame import U8, Color, Frame, PixelFormat, bgr_from, bgr_into, bgr_matrix
+from tests.helpers.each import each
 from tests.helpers.frames import frame_of
 
 COLORS = [Color(matrix, full) for matrix, full in itertools.product(("bt601", "bt709"), (False, True))]
@@ -42,10 +43,10 @@ def reference(frame: Frame) -> npt.NDArray[np.float64]:
     return np.clip(np.stack([blue, green, red], axis=-1), 0, 255)
 
 
-@pytest.mark.parametrize("color", COLORS, ids=str)
-@pytest.mark.parametrize("form", ["i420", "nv12", "yuyv"])
-@pytest.mark.parametrize(("width", "height"), SIZES)
-@pytest.mark.parametrize("padding", [0, 6])
+@each("color", COLORS)
+@each("form", ["i420", "nv12", "yuyv"])
+@each(("width", "height"), SIZES)
+@each("padding", [0, 6])
 def test_every_yuv_form_matches_the_equations(
     form: PixelFormat, width: int, height: int, color: Color, padding: int
 ) -> None:

@@ -15,6 +15,7 @@ from edgert.memory import aligned_empty
 from edgert.runtime import Color, Frame, PixelFormat
 from edgert.stages.crop import Geometry
 from edgert.stages.preprocess import Preprocessor, check_levels, layout_of, place
+from tests.helpers.each import each
 from tests.helpers.image_reference import as_people_write_it, image, smooth_frame
 
 FORMATS: list[PixelFormat] = ["i420", "nv12", "yuyv", "bgr", "rgb", "gray"]
@@ -57,10 +58,10 @@ def expected(frame: Frame, config: InputConfig, width: int, height: int) -> npt.
     return out
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float16", "uint8", "int32"])
-@pytest.mark.parametrize("layout", ["nchw", "nhwc"])
-@pytest.mark.parametrize("order", ["rgb", "bgr", "gray"])
-@pytest.mark.parametrize("form", FORMATS)
+@each("dtype", ["float32", "float16", "uint8", "int32"])
+@each("layout", ["nchw", "nhwc"])
+@each("order", ["rgb", "bgr", "gray"])
+@each("form", FORMATS)
 def test_every_format_order_layout_and_type(form: PixelFormat, order: Any, layout: Any, dtype: str) -> None:
     scale = {"float32": 58.0, "float16": 255.0, "uint8": 1.0, "int32": 1.0}[dtype]
     mean = 0.0 if dtype in ("uint8", "int32") else 104.0

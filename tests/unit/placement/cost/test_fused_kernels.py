@@ -10,6 +10,7 @@ import pytest
 from edgert.errors import ModelError
 from edgert.graph import Graph, Node, TensorSpec
 from edgert.placement.cost.work import PRODUCT, Work, units
+from tests.helpers.each import each
 from tools.networks.builder import Builder
 from tools.networks.table import build
 from tools.networks.transformer import Transformer, bert, swin, vit
@@ -160,7 +161,7 @@ def test_units_of_networks_are_sound(name: str) -> None:
     assert_sound(build(name, 640))
 
 
-@pytest.mark.parametrize("seed", range(40))
+@each("seed", range(40))
 def test_units_of_random_graphs_are_sound(seed: int) -> None:
     assert_sound(random_graph(random.Random(seed)))
 

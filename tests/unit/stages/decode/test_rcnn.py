@@ -7,6 +7,7 @@ import pytest
 
 from edgert.stages.decode.detection import Detector
 from edgert.stages.decode.rcnn import KeypointRcnn, MaskRcnn
+from tests.helpers.each import each
 from tests.helpers.known_boxes import identity, linear_weights, whole_masks
 
 NETWORK = (200, 120)
@@ -59,7 +60,7 @@ def overlap(one: Any, other: Any) -> float:
 
 
 @pytest.mark.parametrize("is_pasted", [False, True], ids=["of the box", "of the image"])
-@pytest.mark.parametrize("seed", range(60))
+@each("seed", range(60))
 def test_masks_are_those_of_the_formula(seed: int, is_pasted: bool) -> None:
     random = np.random.default_rng(seed)
     count = int(random.integers(1, 6))
@@ -77,7 +78,7 @@ def test_masks_are_those_of_the_formula(seed: int, is_pasted: bool) -> None:
         assert overlap(mine, wanted[row] > 0.5) >= 0.99
 
 
-@pytest.mark.parametrize("seed", range(100))
+@each("seed", range(100))
 def test_points_are_those_of_the_outputs(seed: int) -> None:
     random = np.random.default_rng(seed)
     count = int(random.integers(0, 6))
