@@ -419,8 +419,11 @@ class Running:
             raise StageError("a pipeline was changed by one of its own stages", why=why, fix=fix)
 
     def shorten_collections(self) -> None:
-        """Leave present objects out of garbage collections until the end: a full one stops all threads for 50 ms."""
-        if not self._has_frozen:
+        """Leave present objects out of garbage collections until the end: a full one stops all threads for 50 ms.
+
+        A program that does so itself decides alone: nobody can undo one freeze and leave another.
+        """
+        if not self._has_frozen and (not gc.get_freeze_count() or any(one._has_frozen for one in _OPEN)):
             gc.freeze()
             self._has_frozen = True
 

@@ -1,5 +1,6 @@
 """Settings of all tests."""
 
+import gc
 import importlib.util
 import logging
 import os
@@ -40,6 +41,12 @@ def _opens_evaluation_data(module: ModuleType) -> bool:
 
     sources = (getattr(value, "__module__", None) for value in vars(module).values())
     return evaluation_data.__name__ in sources
+
+
+def pytest_collection_finish() -> None:
+    """Leave the tests and all modules out of garbage collections, which looked at nothing else most of the time."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)

@@ -60,6 +60,7 @@ _M_ARENA_MAX = -8  # malloc.h of glibc
 def no_collector() -> Iterator[None]:
     """Python's garbage collector does nothing meanwhile by itself: what goes, goes because nobody refers to it. Where
     somebody asks for it, it looks at nothing older than this, which would take long."""
+    was_frozen = gc.get_freeze_count() > 0
     gc.collect()
     gc.freeze()
     gc.disable()
@@ -68,6 +69,8 @@ def no_collector() -> Iterator[None]:
     finally:
         gc.enable()
         gc.unfreeze()
+        if was_frozen:
+            gc.freeze()
 
 
 def growth(step: Callable[[int], None], settle: int, count: int) -> tuple[Holds, Holds, int]:

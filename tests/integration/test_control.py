@@ -353,6 +353,15 @@ def test_a_source_that_is_paused_takes_nothing_and_another_goes_on(small: Pipeli
     small.submit(FRAME, stage="a", timeout=5.0)
 
 
+@pytest.fixture
+def unfrozen() -> Iterator[None]:
+    """No object is left out of garbage collections."""
+    gc.unfreeze()
+    yield
+    gc.freeze()
+
+
+@pytest.mark.usefixtures("unfrozen")
 def test_a_change_leaves_the_processor_to_frames_every_half_millisecond(
     small: Pipeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -373,6 +382,16 @@ def test_a_change_leaves_the_processor_to_frames_every_half_millisecond(
     assert gc.get_freeze_count() > 10_000
     small.close()
     assert not gc.get_freeze_count()
+
+
+@pytest.mark.usefixtures("unfrozen")
+def test_what_a_program_leaves_out_of_collections_stays_out(small: Pipeline) -> None:
+    gc.freeze()
+    left_out = gc.get_freeze_count()
+    small.control.pause("a")
+    assert gc.get_freeze_count() <= left_out
+    small.close()
+    assert left_out * 0.9 < gc.get_freeze_count() <= left_out
 
 
 def test_a_source_that_was_added_is_joined_behind_both_paths(small: Pipeline) -> None:
