@@ -136,20 +136,24 @@ class LoopThread:
         self.loop.set_exception_handler(
             lambda _, about: _LOG.debug("%s: %s", name, about["message"], exc_info=about.get("exception"))
         )
-        self._work = self.loop.create_task(work)
+        self._work: asyncio.Task[None] | None = self.loop.create_task(work)
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
     def stop(self) -> None:
         """Cancel the work, and wait for its end at most 0.4 s."""
+        work = self._work
         with suppress(RuntimeError):  # it has ended, and the loop is closed
-            self.loop.call_soon_threadsafe(self._work.cancel)
+            if work is not None:
+                self.loop.call_soon_threadsafe(work.cancel)
         self._thread.join(_STOP_S)
 
     def _run(self) -> None:
+        work = self._work
+        assert work is not None, "only its end removes it"
         try:
             with suppress(asyncio.CancelledError):
-                self.loop.run_until_complete(self._work)
+                self.loop.run_until_complete(work)
         finally:
             tasks = asyncio.all_tasks(self.loop)
             for task in tasks:
@@ -158,6 +162,7 @@ class LoopThread:
                 self.loop.run_until_complete(asyncio.wait(tasks))
             self.loop.close()
             tasks.clear()  # a canceled task's traceback leads here: a cycle, which would keep the server
+            self._work = None  # so does its own, up to Python 3.10
 
 
 async def wait_for_ever() -> None:
