@@ -27,9 +27,9 @@ from edgert.runtime import Frame
 from edgert.stages.gpu.gpu_preprocess import GpuPreprocessor, Target
 from edgert.stages.gpu.kernels import Kernels
 from tests.bench.report import main
-from tests.helpers.gpu_reference import fill, preprocess
-from tests.helpers.gpu_scale import taps
+from tests.helpers.cuda_on_host import kernels_or_skip
 from tests.helpers.gpu_target import target
+from tests.helpers.gpu_written import fill, written
 
 WIDTH, HEIGHT, SIDE, BATCH, SETS = 1920, 1080, 640, 8, 8
 ROUNDS, REPEATS = 30, 5
@@ -88,13 +88,17 @@ def timed(device: CudaDevice, stream: Stream, launch: Callable[[], None]) -> lis
     return taken
 
 
+def sampled(source: int, wanted: int) -> set[int]:
+    """Pixels of an axis that are read to scale it: two for each output pixel, one where their centers meet."""
+    exact = (np.arange(wanted) + 0.5) * source / wanted - 0.5
+    return {int(one) for one in np.clip([*np.floor(exact), *np.ceil(exact)], 0, source - 1)}
+
+
 def touched_bytes(image: tuple[int, int]) -> int:
     """Bytes of 32-byte sectors that hold a sampled pixel, luma and chroma, for one frame scaled to ``image``."""
     total = 0
     for width, height, step in ((WIDTH, HEIGHT, 1), (WIDTH // 2, HEIGHT // 2, 2)):
-        across, down = taps(width, image[0], True, False), taps(height, image[1], False, False)
-        rows = {*down.first.tolist(), *down.second[down.weight > 0].tolist()}
-        columns = {*across.first.tolist(), *across.second[across.weight > 0].tolist()}
+        columns, rows = sampled(width, image[0]), sampled(height, image[1])
         total += len(rows) * len({column * step // SECTOR_BYTES for column in columns}) * SECTOR_BYTES
     return total
 
@@ -138,8 +142,8 @@ def ours(device: CudaDevice, stream: Stream, surfaces: Surfaces, config: InputCo
     found = np.empty(wanted.nbytes, np.uint8)
     with device:
         device.driver.memcpy_dtoh(found, block.address + (SETS - 1) * wanted.nbytes)
-    exact = preprocess(surfaces.host(), config, wanted).transpose(2, 0, 1)
-    same = all((row == exact).all() for row in found.view(np.float16).reshape(BATCH, 3, SIDE, SIDE))
+    exact = written(kernels_or_skip(), [surfaces.host()], config, target("nchw", "float16", 1, SIDE, SIDE))
+    same = all((row == exact).all() for row in found.reshape(BATCH, -1))
     block.release()
     return {
         "us": taken,

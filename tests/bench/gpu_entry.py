@@ -13,8 +13,9 @@ from edgert.errors import EdgertError
 from edgert.memory.cuda import open_device
 from tests.bench.gpu_run import frame_of
 from tests.bench.gpu_task import TASKS, Answer
-from tests.helpers.gpu_reference import preprocess
+from tests.helpers.cuda_on_host import kernels_or_skip
 from tests.helpers.gpu_target import target
+from tests.helpers.gpu_written import images_in, written
 
 IMAGES, SETTLED_ON = 16, 4
 ENGINES = {"ort": "onnxruntime-cuda", "rtx": "tensorrt"}
@@ -63,10 +64,11 @@ class Entry:
         as OpenCV does, where PyTorch has fractions."""
         import torch
 
-        side, config = self.task.side, self.task.config
+        side, config, kernels = self.task.side, self.task.config, kernels_or_skip()
         wanted = target("nchw", "float16", 1, side, side)
         with torch.no_grad():
-            ready = [torch.from_numpy(preprocess(frame_of(each), config, wanted)) for each in self.pixels]
+            bytes_ = [written(kernels, [frame_of(each)], config, wanted) for each in self.pixels]
+            ready = [torch.from_numpy(images_in(one, wanted)[0]) for one in bytes_]
             images = [each.permute(2, 0, 1)[None].contiguous(memory_format=torch.channels_last) for each in ready]
             return self.lines.known(torch.cat([self.lines.net(image.cuda()) for image in images]))
 

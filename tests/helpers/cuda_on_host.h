@@ -122,6 +122,15 @@ static float half_to_float(unsigned short bits) {
     const float size = power == 31 ? (rest ? NAN : INFINITY) : std::ldexp(power ? 1024.f + rest : rest, (power ? power : 1) - 25);
     return bits >> 15 ? -size : size;
 }
+static unsigned short float_to_half(float x) {  // to the nearest, ties to even
+    const float size = std::fabs(x);
+    const unsigned sign = std::signbit(x) << 15;
+    if (!(size < 65520.f)) return sign | (size != size ? 0x7FFF : 0x7C00);
+    int power;
+    std::frexp(std::max(size, 0x1p-24f), &power);
+    const int last = std::max(power, -13) - 11;  // the power of two of its last digit
+    return sign | ((last + 24 << 10) + (unsigned)std::nearbyint(std::ldexp(size, -last)));
+}
 static int __ffs(unsigned bits) { return __builtin_ffs((int)bits); }
 static unsigned __umulhi(unsigned a, unsigned b) { return (unsigned)((uint64_t)a * b >> 32); }
 static unsigned __byte_perm(unsigned a, unsigned b, unsigned order) {

@@ -34,6 +34,7 @@ extern "C" int argument_bytes_\1() { return sizeof(\2); }
 """What calls a kernel, behind it."""
 _HIGH = re.compile(r'asm\("mad\.hi\.u32.*?\);')
 _WIDE = re.compile(r'asm\("cvt\.f32\.f16 %0, %1;" : "=f"\((\w+)\) : "h"\((.*)\)\);')
+_NARROW = re.compile(r'asm\("cvt\.rn\.f16\.f32 %0, %1;" : "=h"\((\w+)\) : "f"\((\w+)\)\);')
 _SATURATED = re.compile(r'asm\("fma\.rn\.sat\.f32 .*?" : "=f"\((\w+)\) : "f"\((.*?)\), "f"\((.*?)\), "f"\((.*?)\)\);')
 
 
@@ -74,6 +75,7 @@ def _compiled(source: str, definitions: tuple[tuple[str, int], ...]) -> Any:
     """All kernels of a source in one library."""
     source = _HIGH.sub("sum = __umulhi(value & ~15u, weight) + more;", source)
     source = _SATURATED.sub(r"\1 = std::clamp(std::fmaf(\2, \3, \4), 0.0f, 1.0f);", source)
+    source = _NARROW.sub(r"\1 = float_to_half(\2);", source)
     source = _WIDE.sub(r"\1 = half_to_float(\2);", source)
     source = _KERNEL.sub(_ENTRY, source)
     with tempfile.TemporaryDirectory() as folder:

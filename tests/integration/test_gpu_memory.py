@@ -14,8 +14,8 @@ from edgert.stages.gpu.kernels import Kernels
 from edgert.stages.gpu.upload import Uploader
 from tests.helpers.frames import frame_of
 from tests.helpers.gpu import gpu_or_skip, read, to_gpu, uploaded
-from tests.helpers.gpu_reference import fill
 from tests.helpers.gpu_target import target
+from tests.helpers.gpu_written import fill
 
 pytestmark = pytest.mark.gpu
 

@@ -1,4 +1,4 @@
-"""The kernel on a GPU, number for number against its NumPy twin, which the CPU tests hold to the CPU path."""
+"""The kernel on a GPU, number for number as on the processor, where its tests hold it to the CPU path."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -13,13 +13,13 @@ from edgert.runtime import Color, Frame
 from edgert.stages.gpu.gpu_preprocess import GpuPreprocessor, Target
 from edgert.stages.gpu.kernels import Kernels
 from edgert.stages.gpu.upload import Uploader
+from tests.helpers.cuda_on_host import kernels_or_skip
 from tests.helpers.frames import frame_of
 from tests.helpers.gpu import gpu_or_skip, read, rounds, to_gpu, uploaded
-from tests.helpers.gpu_reference import fill, preprocess, stored
 from tests.helpers.gpu_target import target
+from tests.helpers.gpu_written import POISON, fill, written
 
 pytestmark = pytest.mark.gpu
-POISON = 0xAB
 
 
 @pytest.fixture(scope="module")
@@ -36,18 +36,7 @@ def kernels(device: CudaDevice) -> Kernels:
 
 def check(kernels: Kernels, frames: list[Frame], config: InputConfig, wanted: Target, **how: Any) -> None:
     """Every byte of the target: those that the kernel must write, and those that it must leave."""
-    device = kernels.device
-    block, stream = device.device_block(wanted.nbytes), device.stream()
-    with device:
-        device.driver.memset_d8(block.address, POISON, wanted.nbytes)
-    on_gpu = [to_gpu(device, frame) for frame in frames]
-    device.synchronize()
-    fill(GpuPreprocessor(config, wanted, block.address, kernels, **how), on_gpu, stream)
-    stream.synchronize()
-    found = read(device, block.address, wanted.nbytes)
-    exact = np.full(wanted.nbytes, POISON, np.uint8)
-    stored([preprocess(frame, config, wanted) for frame in frames], wanted, exact)
-    block.release()
+    found, exact = (written(one, frames, config, wanted, **how) for one in (kernels, kernels_or_skip()))
     assert np.array_equal(found, exact), describe(found, exact, wanted)
 
 
@@ -167,8 +156,7 @@ def test_an_uploaded_frame_is_read_after_its_upload(kernels: Kernels) -> None:
         fill(into, [sent], working)
         sent.lease.release()
         working.synchronize()
-        exact = np.zeros(wanted.nbytes, np.uint8)
-        stored([preprocess(frame, InputConfig(), wanted)], wanted, exact)
+        exact = written(kernels_or_skip(), [frame], InputConfig(), wanted)
         assert np.array_equal(read(device, block.address, wanted.nbytes), exact)
         with pytest.raises(StageError, match="used after its release"):
             fill(into, [sent], working)

@@ -2,8 +2,8 @@
 //
 // The arithmetic is that of the CPU path, bit for bit up to the gray level: planes are scaled as OpenCV scales them
 // (modules/imgproc/src/resize.cpp; scale_two.cuh and scale_many.cuh), and color is converted in its 10-bit fixed point
-// (transform_8u). So a network sees the same numbers wherever an image was prepared. tests/helpers/gpu_scale.py and
-// gpu_reference.py do the same in NumPy; tests compare all three.
+// (transform_8u). So a network sees the same numbers wherever an image was prepared. Tests run this file
+// on the processor, too, and compare both.
 //
 // Compiled for one combination at a time:
 //   SOURCE     0 i420, 1 nv12, 2 yuyv, 3 packed of PIXEL bytes, 4 gray

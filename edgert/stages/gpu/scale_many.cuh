@@ -1,4 +1,5 @@
-// Area and cubic scaling: many source pixels to one. The arithmetic is OpenCV's, as in tests/helpers/gpu_scale.py.
+// Area and cubic scaling: many source pixels to one. The arithmetic is OpenCV's (resizeAreaFast_ and
+// computeResizeAreaTab for area, resizeGeneric_ with 11-bit weights for cubic).
 //
 // METHOD 2 is area: the average of a cell if both axes shrink, of a box if they shrink by whole numbers, and linear
 // between edges if one grows. METHOD 3 is cubic. Every operation is rounded separately, never fused.

@@ -1,5 +1,5 @@
-// Linear and nearest scaling: two source pixels, or one, to one. The arithmetic is OpenCV's fixed point, as in
-// tests/helpers/gpu_scale.py. METHOD 0 is linear, 1 nearest.
+// Linear and nearest scaling: two source pixels, or one, to one. The arithmetic is OpenCV's fixed point
+// (resizeGeneric_ with 11-bit weights). METHOD 0 is linear, 1 nearest.
 
 struct Tap { int first, second, weight; };
 
