@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 
 from edgert import installation
 from edgert._version import __version__
-from edgert.errors import DeviceError, EdgertError
+from edgert.errors import DeviceError, EdgertError, raised_as
 
 _CONNECT_S = 10.0
 _CLOSE_S = 2.0
@@ -35,10 +35,8 @@ class Cluster:
     """
 
     def __init__(self, address: str) -> None:
-        try:
+        with raised_as(DeviceError, "--dask needs an extra", of=ImportError, fix=installation.command("dask")):
             import distributed
-        except ImportError as error:
-            raise DeviceError("--dask needs an extra", why=str(error), fix=installation.command("dask")) from error
         self._package: Any = distributed
         self.address = address
         self._placed: dict[str, str] = {}  # task → preferred worker

@@ -23,6 +23,7 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from logging import LogRecord
 from typing import Any
 from urllib.parse import quote
@@ -198,6 +199,23 @@ def _subclasses(kind: type[EdgertError]) -> Iterator[type[EdgertError]]:
 def cause(error: Exception) -> str:
     """Return another library's message, without the number and the path that an OSError repeats."""
     return (error.strerror if isinstance(error, OSError) else None) or str(error)
+
+
+@contextmanager
+def raised_as(
+    kind: type[EdgertError],
+    what: str,
+    *,
+    of: type[Exception] | tuple[type[Exception], ...] = OSError,
+    why: str = "",
+    where: str = "",
+    fix: str = "",
+) -> Iterator[None]:
+    """Raise an error of edgert in place of errors ``of`` some kind in the block; by default their cause is ``why``."""
+    try:
+        yield
+    except of as error:
+        raise kind(what, why=why or cause(error), where=where, fix=fix) from error
 
 
 def nearest(word: str, known: Iterable[str]) -> str:

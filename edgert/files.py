@@ -13,11 +13,11 @@ import tempfile
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import BinaryIO
 
-from edgert.errors import ArtifactError, cause
+from edgert.errors import ArtifactError, raised_as
 
 log = logging.getLogger("edgert.files")
 
@@ -84,7 +84,8 @@ class FileStore:
 
     def put(self, key: str, content: bytes) -> None:
         """Store ``content`` atomically. Raises ArtifactError if it cannot be written."""
-        try:
+        fix = "free some space, or point EDGERT_CACHE at a folder that can be written"
+        with raised_as(ArtifactError, f"cannot write to the cache {self.folder}", fix=fix):
             self.folder.mkdir(parents=True, exist_ok=True)
             path = self.folder / f"{key}.{hashlib.sha256(content).hexdigest()}.bin"
             before = self._entries(key)  # entries that another process writes from now on are not removed here
@@ -96,12 +97,6 @@ class FileStore:
                 if old != path:
                     _remove(old)
             self._prune(keep=path)
-        except OSError as error:
-            raise ArtifactError(
-                f"cannot write to the cache {self.folder}",
-                why=cause(error),
-                fix="free some space, or point EDGERT_CACHE at a folder that can be written",
-            ) from error
 
     def remove(self, key: str) -> None:
         """Remove the content of ``key``. A file that cannot be removed is logged."""
@@ -258,17 +253,10 @@ def _standard_stream(path: Path) -> int | None:
     return None
 
 
-@contextmanager
-def naming_write_errors(path: Path) -> Iterator[None]:
+def naming_write_errors(path: Path) -> AbstractContextManager[None]:
     """Convert an OSError of the block to an ArtifactError: ``path`` cannot be written."""
-    try:
-        yield
-    except OSError as error:
-        raise ArtifactError(
-            f"cannot write {str(path)!r}",
-            why=cause(error),
-            fix="free some space, or choose a folder that can be written",
-        ) from error
+    fix = "free some space, or choose a folder that can be written"
+    return raised_as(ArtifactError, f"cannot write {str(path)!r}", fix=fix)
 
 
 _NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from edgert._version import __version__
-from edgert.errors import ArtifactError, BuildError, EdgertError
+from edgert.errors import ArtifactError, BuildError, EdgertError, raised_as
 from edgert.files import FileStore
 from edgert.installation import checkout
 from edgert.reporter import OnProgress, Progress, State
@@ -43,12 +43,9 @@ class Product:
 
     def json(self, name: str) -> Any:
         """Return a file as plain data. Raises ArtifactError if the step made no such file, or it is no JSON."""
-        try:
+        what, fix = f"a step of the build left no {name!r}", "clear the cache: EDGERT_CACHE"
+        with raised_as(ArtifactError, what, of=(KeyError, ValueError), fix=fix):
             return json.loads(self.files[name])
-        except (KeyError, ValueError) as error:
-            raise ArtifactError(
-                f"a step of the build left no {name!r}", why=str(error), fix="clear the cache: EDGERT_CACHE"
-            ) from error
 
 
 @dataclass

@@ -5,7 +5,7 @@ import logging
 from collections.abc import Iterator
 from pathlib import Path
 
-from edgert.errors import ConfigError, cause
+from edgert.errors import ConfigError, raised_as
 
 log = logging.getLogger("edgert.text_files")
 
@@ -38,10 +38,8 @@ def lines_of(path: Path) -> Iterator[tuple[int, str]]:
     Raises:
         ConfigError: the file cannot be read, or is no text.
     """
-    try:
+    with raised_as(ConfigError, f"cannot read {path}", where=str(path)):
         content = read_text(path)
-    except OSError as error:
-        raise ConfigError(f"cannot read {path}", why=cause(error), where=str(path)) from error
     for number, line in enumerate(content.split("\n"), 1):
         stripped = line.strip()
         if stripped and stripped.split()[0] != "#":

@@ -15,7 +15,7 @@ from pathlib import Path
 from types import FrameType, ModuleType
 from typing import Any
 
-from edgert.errors import ConfigError, EdgertError, cause, nearest
+from edgert.errors import ConfigError, EdgertError, nearest, raised_as
 from edgert.files import exists
 from edgert.installation import data_folder
 
@@ -225,11 +225,9 @@ def registered_operators(file: Path, where: str) -> frozenset[str] | None:
 
 def read_operators(file: Path, where: str) -> bytes:
     """Return the source of a file of operators. Raises ConfigError where it cannot be read."""
-    try:
+    fix = "ops: [FILE.py], beside the pipeline"
+    with raised_as(ConfigError, f"cannot read {str(file)!r}", where=where, fix=fix):
         return file.read_bytes()
-    except OSError as error:
-        fix = "ops: [FILE.py], beside the pipeline"
-        raise ConfigError(f"cannot read {str(file)!r}", why=cause(error), where=where, fix=fix) from error
 
 
 def _source(module: str, where: str, search: Path | None) -> bytes | None:

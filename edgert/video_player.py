@@ -17,7 +17,7 @@ from weakref import WeakValueDictionary
 from edgert.cluster import this_worker
 from edgert.config import PipelineFile
 from edgert.config.stages import SourceStage
-from edgert.errors import ConfigError, DeviceError, EdgertError, StageError, cause
+from edgert.errors import ConfigError, DeviceError, EdgertError, StageError, raised_as
 from edgert.files import digest_of_file, exists
 from edgert.pipeline import Pipeline, pipeline_in
 from edgert.reporter import OnProgress
@@ -310,11 +310,9 @@ class HiddenOutputs:
         for folder, part in self._folders.items():
             for path in _files_below(part):
                 wanted = folder / path.relative_to(part)
-                try:
+                with raised_as(StageError, f"cannot write {wanted}"):
                     wanted.parent.mkdir(parents=True, exist_ok=True)
                     path.replace(wanted)
-                except OSError as error:
-                    raise StageError(f"cannot write {wanted}", why=cause(error)) from error
 
 
 def _files_below(folder: Path) -> Sequence[Path]:

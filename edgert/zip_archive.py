@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from edgert import limits
-from edgert.errors import ArtifactError, cause
+from edgert.errors import ArtifactError, raised_as
 from edgert.files import digest_of
 from edgert.installation import CHECKPOINTS, export_first
 
@@ -140,10 +140,8 @@ class ZipContainer:
 
     def __init__(self, path: Path, file: BinaryIO | None = None) -> None:
         self.path = path
-        try:
+        with raised_as(ArtifactError, f"cannot read {str(path)!r}"):
             self._file = file or path.open("rb")
-        except OSError as error:
-            raise ArtifactError(f"cannot read {str(path)!r}", why=cause(error)) from error
         try:
             self._size_bytes = self._file.seek(0, io.SEEK_END)
             check_digest(self._file, self._size_bytes, str(path))

@@ -19,7 +19,7 @@ from edgert.bundle.bundle import is_bundle, open_bundle
 from edgert.compiler.model_steps import uniform_feeds
 from edgert.compiler.unpack import unpacked
 from edgert.config import EmbedTask, ModelConfig, engine_choice, load_pipeline
-from edgert.errors import BuildError, ConfigError, DeviceError, nearest
+from edgert.errors import BuildError, ConfigError, DeviceError, nearest, raised_as
 from edgert.graph import Model, load
 from edgert.quantization import run as follower
 from edgert.quantization.precision import in_precision
@@ -37,10 +37,8 @@ def module_run(spec: str, feeds: Mapping[str, Array], outputs: Sequence[str], th
     ``spec`` is ``module:function``, which returns an ``nn.Module``. Feeds and outputs are in the order of its arguments
     and results. Only this function imports torch.
     """
-    try:
+    with raised_as(DeviceError, "PyTorch is not installed", of=ImportError, fix="pip install torch"):
         torch: Any = import_module("torch")
-    except ImportError as error:
-        raise DeviceError("PyTorch is not installed", why=str(error), fix="pip install torch") from error
     torch.set_num_threads(threads)
     network = _module(torch, spec)
     tensors = [torch.from_numpy(array) for array in feeds.values()]

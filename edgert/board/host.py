@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from edgert.errors import DeviceError, cause
+from edgert.errors import DeviceError, raised_as
 
 
 def core_count(root: Path = Path("/")) -> int:
@@ -202,14 +202,9 @@ def pin(core: int) -> frozenset[int]:
     Threads that it starts afterwards inherit this. Raise DeviceError if the core is off or does not exist.
     """
     before = frozenset(os.sched_getaffinity(0))
-    try:
+    fix = "start again, as the core was turned off or taken from this process"
+    with raised_as(DeviceError, f"cannot pin a thread to core {core}", fix=fix):
         os.sched_setaffinity(0, {core})  # 0 is the calling thread, sched_setaffinity(2)
-    except OSError as error:
-        raise DeviceError(
-            f"cannot pin a thread to core {core}",
-            why=cause(error),
-            fix="start again, as the core was turned off or taken from this process",
-        ) from error
     return before
 
 

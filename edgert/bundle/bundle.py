@@ -17,7 +17,7 @@ from pathlib import Path
 from edgert import limits
 from edgert.bundle.manifest import NAME, Manifest, check_contents, parse_manifest
 from edgert.bundle.signature import Signer, sign, verify
-from edgert.errors import ArtifactError, EdgertError, cause
+from edgert.errors import ArtifactError, EdgertError, raised_as
 from edgert.files import replacing
 from edgert.zip_archive import ZipContainer, check_content, damage_error, pack
 
@@ -93,13 +93,9 @@ class Bundle:
         for path in self.manifest.members if paths is None else paths:
             content = self.read(path)
             target = folder / path
-            try:
+            with raised_as(ArtifactError, f"cannot unpack {path!r}", where=str(self.path), fix="free some space"):
                 target.parent.mkdir(parents=True, exist_ok=True)
                 target.write_bytes(content)
-            except OSError as error:
-                raise ArtifactError(
-                    f"cannot unpack {path!r}", why=cause(error), where=str(self.path), fix="free some space"
-                ) from error
 
 
 def is_bundle(path: Path) -> bool:

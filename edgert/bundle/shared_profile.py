@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from edgert.board.record import Board, board, board_names
 from edgert.board.sections import Mode, Precision
-from edgert.errors import ArtifactError, ConfigError, cause, nearest
+from edgert.errors import ArtifactError, ConfigError, nearest, raised_as
 from edgert.installation import data_folder
 from edgert.quantiles import AT, check_quantiles
 from edgert.text_files import read_text
@@ -167,10 +167,8 @@ def read_shared_profile(path: Path) -> SharedProfile:
             error is about the first of these; the others are in ``others``.
         ConfigError: the file is too long, or no text.
     """
-    try:
+    with raised_as(ArtifactError, f"cannot read profile {path}", of=(OSError, ValueError, RecursionError), fix=_FIX):
         content = json.loads(read_text(path))
-    except (OSError, ValueError, RecursionError) as error:
-        raise ArtifactError(f"cannot read profile {path}", why=cause(error), fix=_FIX) from error
     where = str(path)
     if not isinstance(content, dict) or content.get("format") != FORMAT or content.get("schema") != SCHEMA:
         why = f'"format" is not "{FORMAT}", or "schema" not {SCHEMA}'

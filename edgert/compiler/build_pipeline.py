@@ -20,7 +20,7 @@ from edgert.compiler.model_forms import PLAN, ModelForms, build_forms, pack_mode
 from edgert.config import InferStage, PipelineConfig, PipelineFile, SinkStage, SourceStage, load_pipeline
 from edgert.config.file_overlay import as_written
 from edgert.config.pipeline_file import CODE_PREFIX, PipelineSource
-from edgert.errors import ArtifactError, ConfigError, EdgertError, cause, shown
+from edgert.errors import ArtifactError, ConfigError, EdgertError, raised_as, shown
 from edgert.files import cache_folder, total_bytes
 from edgert.quantization.precision import check_precision
 from edgert.reporter import OnProgress, Progress, reporter_of
@@ -58,10 +58,8 @@ def operator_members(config: PipelineConfig, directory: Path) -> dict[Path, str]
 
 
 def _read(path: Path) -> bytes:
-    try:
+    with raised_as(ArtifactError, f"cannot read {str(path)!r}", fix="check its permissions"):
         return path.read_bytes()
-    except OSError as error:
-        raise ArtifactError(f"cannot read {str(path)!r}", why=cause(error), fix="check its permissions") from error
 
 
 # The pipeline file of a bundle: the same stages, with the models inside the bundle, runnable by ONNX Runtime.

@@ -15,7 +15,7 @@ from edgert.compiler.build_target import MODEL, BuildTarget, ModelJob
 from edgert.compiler.precision_steps import CACHE, CHOSEN, HIGHER, chosen_ranges, higher_precision_units
 from edgert.config import PipelineFile, SinkStage, SourceStage
 from edgert.engine import open_spans
-from edgert.errors import ArtifactError, ConfigError, PlacementError, cause, shown
+from edgert.errors import ArtifactError, ConfigError, PlacementError, raised_as, shown
 from edgert.graph import Graph, TensorSpec, read
 from edgert.installation import data_folder
 from edgert.quantization.lowering.trt_form import dla_int8_scales, parse_cache
@@ -267,10 +267,8 @@ def _with_quality(made: ModelForms, runner: Runner) -> ModelForms:
             quality["forms"][name] |= form.json(model_steps.QUALITY)
     files = {**made.files, "quality": to_json(quality)}
     if (path := job.config.task.labels) is not None:
-        try:
+        with raised_as(ArtifactError, f"cannot read labels {str(path)!r}", where=job.where):
             files["labels"] = path.read_bytes()
-        except OSError as error:
-            raise ArtifactError(f"cannot read labels {str(path)!r}", why=cause(error), where=job.where) from error
     return replace(made, files=files)
 
 

@@ -23,7 +23,7 @@ from edgert.compiler.finish import cache_engines, check_board, members_but_engin
 from edgert.config import PipelineFile
 from edgert.config.engine_choice import ORT, TENSORRT, TENSORRT_DLA
 from edgert.engine import engine_store
-from edgert.errors import ArtifactError
+from edgert.errors import ArtifactError, raised_as
 from edgert.files import cache_folder
 from edgert.reporter import OnProgress
 from edgert.tuner.candidates import overrides
@@ -219,15 +219,11 @@ def tuned_model(bundle: Bundle, name: str) -> Tuned | None:
     member = bundle.manifest.models[name].files.get("tune")
     if member is None:
         return None
-    try:
+    what, where = f"cannot read how model {name!r} was tuned", f"{bundle.path} {member}"
+    fix = "build the bundle again with this edgert: edgert build PIPELINE --tune"
+    damage = (KeyError, TypeError, ValueError, AttributeError)
+    with raised_as(ArtifactError, what, of=damage, where=where, fix=fix):
         return tuned_of(json.loads(bundle.read(member)))
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise ArtifactError(
-            f"cannot read how model {name!r} was tuned",
-            why=str(error),
-            where=f"{bundle.path} {member}",
-            fix="build the bundle again with this edgert: edgert build PIPELINE --tune",
-        ) from error
 
 
 def _why_not_here(tuned: Tuned, machine: Mapping[str, str], live: bool) -> str:

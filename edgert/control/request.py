@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from edgert.errors import ConfigError, EdgertError, StageError, cause, error_of, nearest
+from edgert.errors import ConfigError, EdgertError, StageError, error_of, nearest, raised_as
 from edgert.runtime.json_form import plain
 from edgert.units import parse_fraction, parse_seconds, parse_whole
 
@@ -103,10 +103,8 @@ class Request:
         for name, text in self.options.items():
             if name not in verb.options:
                 raise ConfigError(f"{self.verb} has no option --{name}{nearest(name, verb.options)}", fix=fix)
-            try:
+            with raised_as(ConfigError, f"--{name}: cannot use {text!r}", of=ValueError, fix=fix):
                 made[name.replace("-", "_")] = verb.options[name](text)
-            except ValueError as error:
-                raise ConfigError(f"--{name}: cannot use {text!r}", why=str(error), fix=fix) from error
         return made
 
     def with_texts(self) -> "Request":
@@ -122,10 +120,8 @@ class Request:
 
 def read_file(path: Path) -> str:
     """Return the text of a file. Raises ConfigError: it cannot be read."""
-    try:
+    with raised_as(ConfigError, f"cannot read {path}", of=(OSError, UnicodeDecodeError), fix="check the path"):
         return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"cannot read {path}", why=cause(error), fix="check the path") from error
 
 
 def to_line(data: Mapping[str, Any]) -> bytes:

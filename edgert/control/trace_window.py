@@ -12,7 +12,7 @@ from typing import Any
 
 from edgert import limits, units
 from edgert.control.controlled import Controlled
-from edgert.errors import ConfigError, DeviceError
+from edgert.errors import ConfigError, DeviceError, raised_as
 from edgert.runtime.json_form import encoded
 from edgert.runtime.worker import SHORT_TURNS
 from edgert.timeline import trace_file
@@ -55,10 +55,8 @@ def _end_window(run: Controlled, window: Window) -> Recorded:
 
 def parse_length(text: str) -> float:
     """Return the length of a trace in seconds. Raises ConfigError: it is not a time, or out of range."""
-    try:
+    with raised_as(ConfigError, f"{text!r} is not a time", of=ValueError, fix="edgert ctl trace 10s"):
         seconds = units.parse_seconds(text)
-    except ValueError as error:
-        raise ConfigError(f"{text!r} is not a time", why=str(error), fix="edgert ctl trace 10s") from error
     if not 0 < seconds <= limits.TRACE_S:
         why = f"a trace is held in memory, so it has more than 0 s and at most {limits.TRACE_S:g} s"
         fix = "edgert run --trace FILE records the newest minutes of a run"
@@ -76,10 +74,8 @@ def describe(recorded: Recorded) -> dict[str, Any]:
 def write_answer(result: dict[str, Any], path: Path) -> None:
     """Write the recording in a pipeline's answer as a trace, and replace it there by the path."""
     text = str(result.pop("recording", ""))
-    try:
+    with raised_as(DeviceError, "the pipeline sent a damaged recording", of=ValueError):
         content = base64.b64decode(text.encode("ascii", "replace"))
-    except ValueError as error:
-        raise DeviceError("the pipeline sent a damaged recording", why=str(error)) from error
     trace_file.write_trace(unpack(content), path)
     result["path"] = str(path)
 

@@ -12,7 +12,7 @@ from edgert.config.file_overlay import changed_keys, differences, merge_overlay,
 from edgert.config.pipeline_file import changed_pipeline
 from edgert.control.changing import changes_to, make_changes
 from edgert.control.controlled import Controlled, copy_data
-from edgert.errors import ConfigError, StageError, cause, nearest
+from edgert.errors import ConfigError, StageError, nearest, raised_as
 from edgert.stages.source.kinds import options_unused_by
 
 SHADOW, MIN_AGREEMENT, KEEP_S = 500, 0.97, 600.0
@@ -151,12 +151,10 @@ def save(run: Controlled) -> dict[str, Any]:
     now = read_document(path, has_overlay=False).data  # as it is now
     overlay, target = _without_defaults(run, now, differences(now, merge_overlay(now, changes))), overlay_path(path)
     is_removed = not overlay and target.exists()
-    try:
+    with raised_as(StageError, f"cannot write {target}"):
         mode = (target if target.exists() else path).stat().st_mode & 0o777  # a new one is as private as the file
         if not overlay:
             target.unlink(missing_ok=True)
-    except OSError as error:
-        raise StageError(f"cannot write {target}", why=cause(error)) from error
     if overlay:
         head = f"# Loaded after {path.name}, by edgert ctl save. Delete this file to leave it out.\n"
         with files.replacing(target) as file:

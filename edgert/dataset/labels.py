@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from edgert import limits
 from edgert.array_file import read_array
-from edgert.errors import ConfigError, cause, nearest
+from edgert.errors import ConfigError, nearest, raised_as
 from edgert.runtime import Segmentation
 from edgert.runtime.frame import U8
 from edgert.stages.source.stills import SUFFIXES, read_pixels
@@ -193,13 +193,11 @@ def read_depth(path: Path) -> F32:
     The file is a .npy in meters, or a 16-bit PNG in millimeters. Raises ConfigError: the file is unreadable or has
     another format.
     """
-    try:
+    with raised_as(ConfigError, f"cannot read the depth {str(path)!r}", of=(OSError, ValueError)):
         is_array = path.suffix.lower() == ".npy"
         depth: Array | None = (
             read_array(path.read_bytes(), 8 * limits.INPUT_ELEMENTS) if is_array else read_pixels(path)
         )
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"cannot read the depth {str(path)!r}", why=cause(error)) from error
     if depth is None or depth.ndim != 2 or depth.dtype.kind not in "fu" or (not is_array and depth.dtype != np.uint16):
         raise ConfigError(
             f"{str(path)!r} is not a depth map",
@@ -251,11 +249,9 @@ def read_list(path: Path, labels: Sequence[str]) -> tuple[dict[str, Any], Listed
     none, or ``file,text``. Raises ConfigError: the header is another, there are no rows, or a row, whose line is named,
     cannot be parsed.
     """
-    try:
+    with raised_as(ConfigError, f"cannot read {path}", of=(OSError, csv.Error)):
         reader = csv.reader(read_text(path).split("\n"))
         rows = [(reader.line_num, row) for row in reader if row]
-    except (OSError, csv.Error) as error:
-        raise ConfigError(f"cannot read {path}", why=cause(error)) from error
     header = tuple(cell.strip().lower() for cell in rows[0][1]) if rows else ()
     if header[:1] != ("file",) or len(header) < 2 or header[1] not in _HEADERS:
         raise ConfigError(

@@ -26,7 +26,7 @@ import yaml
 
 from edgert.dataset.images import fair_order, listed_files
 from edgert.dataset.labels import Array, Boxes
-from edgert.errors import ConfigError, cause, nearest
+from edgert.errors import ConfigError, cause, nearest, raised_as
 from edgert.stages.source.stills import SUFFIXES, read_image
 from edgert.text_files import lines_of, read_text
 from edgert.units import whole_number
@@ -86,10 +86,8 @@ def read_boxes(path: Path, limit: int | None, points: bool = False) -> Found | N
 
 
 def _text(path: Path) -> str:
-    try:
+    with raised_as(ConfigError, f"cannot read {path}", where=str(path)):
         return read_text(path)
-    except OSError as error:
-        raise ConfigError(f"cannot read {path}", why=cause(error), where=str(path)) from error
 
 
 def _image_files(folder: Path) -> list[Path]:

@@ -14,7 +14,7 @@ from pathlib import Path, PureWindowsPath
 from typing import TYPE_CHECKING, Any
 
 from edgert import limits
-from edgert.errors import CONTROL, ModelError, cause, nearest
+from edgert.errors import CONTROL, ModelError, cause, nearest, raised_as
 from edgert.graph import model as messages
 from edgert.graph.model import Model
 from edgert.graph.size_inputs import add_batch, bind_sizes
@@ -308,13 +308,11 @@ def _read_data_file(file: Path, location: str) -> bytes:
     if outside:
         what = f"data file {location!r} of model {str(file)!r} lies outside the model's folder"
         raise ModelError(what, why=f"{outside}; external data is read only from the model's own folder", fix=_DATA_FIX)
-    try:
+    what = f"cannot read data file {location!r} of model {str(file)!r}"
+    with raised_as(ModelError, what, fix=_DATA_FIX):
         if data_file.is_file():
             messages.check_size(data_file.stat().st_size, file, limits.WEIGHTS_BYTES)
             return data_file.read_bytes()
-    except OSError as error:
-        what = f"cannot read data file {location!r} of model {str(file)!r}"
-        raise ModelError(what, why=cause(error), fix=_DATA_FIX) from error
     why = f"no such file in {str(inside)!r}"
     raise ModelError(f"model {str(file)!r} lacks its data file {location!r}", why=why, fix=_DATA_FIX, code="E202")
 

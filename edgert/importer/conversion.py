@@ -13,7 +13,7 @@ import numpy as np
 
 from edgert import engine, files, installation
 from edgert.backend.ort import Function
-from edgert.errors import BuildError, ConfigError, EdgertError, ModelError, cause
+from edgert.errors import BuildError, ConfigError, EdgertError, ModelError, raised_as
 from edgert.evaluation.final_boxes import BoxAgreement, agreement, has_final_boxes
 from edgert.graph import Model, TensorSpec, inspect, load, to_bytes
 from edgert.importer import conversion_process as worker
@@ -47,13 +47,11 @@ def kind_of(text: str) -> Kind:
         raise ModelError(f"{text!r} is ONNX already", fix="edgert inspect, new, run and build take it as it is")
     if not path.is_file():  # a pipe, which would block
         raise _format_error(path)
-    try:
+    with raised_as(ModelError, f"cannot read {text!r}", of=(OSError, zipfile.BadZipFile)):
         if path.suffix == ".tflite" or _has_tflite_mark(path):
             return "tflite"
         if zipfile.is_zipfile(path):
             return _archive_kind(path)
-    except (OSError, zipfile.BadZipFile) as error:
-        raise ModelError(f"cannot read {text!r}", why=cause(error)) from error
     raise _pickle_error(path) if path.suffix in (".pt", ".pth", ".pkl") else _format_error(path)
 
 
@@ -267,11 +265,9 @@ def import_model(
     with tempfile.TemporaryDirectory(prefix="edgert-") as name:
         folder = Path(name)
         if inputs is not None:
-            try:
+            what, fix = f"cannot read inputs {str(inputs)!r}", "numpy.savez('inputs.npz', name=array, …)"
+            with raised_as(ModelError, what, of=(OSError, ValueError, EOFError, zipfile.BadZipFile), fix=fix):
                 worker.write_arrays(folder / worker.FEEDS, worker.read_arrays(inputs))
-            except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
-                what, fix = f"cannot read inputs {str(inputs)!r}", "numpy.savez('inputs.npz', name=array, …)"
-                raise ModelError(what, why=cause(error), fix=fix) from error
         answer = worker.convert_in_process(request, folder, python)
         return compare_and_write(folder, text, answer, tolerance, started, Path(output))
 

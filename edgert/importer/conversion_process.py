@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from edgert import installation
-from edgert.errors import BuildError, DeviceError, ModelError, cause, error_of
+from edgert.errors import BuildError, DeviceError, ModelError, error_of, raised_as
 
 Array = npt.NDArray[Any]
 MODEL, FEEDS, RESULTS = "model.onnx", "feeds.npz", "results.npz"
@@ -99,10 +99,8 @@ def convert_in_process(request: Request, folder: Path, python: Path | None = Non
         inherited = [] if python else filter(None, [os.environ.get("PYTHONPATH")])
         environment = {**os.environ, **_QUIET, "PYTHONPATH": os.pathsep.join([path, *inherited])}
         command = [interpreter, "-m", "edgert.importer.converter", str(folder)]
-        try:
+        with raised_as(DeviceError, f"cannot run {interpreter!r}", fix="--python PATH"):
             done = _run_limited(command, request, _CONVERSION_S, env=environment)
-        except OSError as error:
-            raise DeviceError(f"cannot run {interpreter!r}", why=cause(error), fix="--python PATH") from error
     if (folder / ANSWER).exists():
         answer: Answer = json.loads((folder / ANSWER).read_text(encoding="utf-8"))
         if "error" in answer:
@@ -153,15 +151,10 @@ def convert_tensorflow(request: Request, folder: Path) -> Answer:
 
 
 def _versions() -> dict[str, str]:
-    try:
+    fix = f"{installation.command('tensorflow')}, or name a Python that has both packages: --python PATH"
+    with raised_as(DeviceError, "TensorFlow cannot be used here", of=ImportError, fix=fix):
         import tensorflow
         import tf2onnx
-    except ImportError as error:
-        raise DeviceError(
-            "TensorFlow cannot be used here",
-            why=str(error),
-            fix=f"{installation.command('tensorflow')}, or name a Python that has both packages: --python PATH",
-        ) from error
     return {"tensorflow": str(tensorflow.__version__), "tf2onnx": str(tf2onnx.__version__)}
 
 
@@ -187,10 +180,8 @@ def _saved_model_run(request: Request) -> tuple[Any, dict[str, tuple[Sequence[in
 
 def _tflite_run(request: Request) -> tuple[Any, dict[str, tuple[Sequence[int | None], str]]]:
     """Return a function that runs a TFLite file, and its inputs. Delegates, which round otherwise, are not used."""
-    try:
+    with raised_as(ModelError, f"{request.source!r} is no TFLite file that can be read", of=(ValueError, RuntimeError)):
         interpreter = _interpreter(request.source)
-    except (ValueError, RuntimeError) as error:
-        raise ModelError(f"{request.source!r} is no TFLite file that can be read", why=str(error)) from error
 
     def run(feeds: Mapping[str, Array]) -> dict[str, Array]:
         for detail in interpreter.get_input_details():

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from edgert import installation, user_code
-from edgert.errors import BuildError, DeviceError, ModelError, cause, nearest
+from edgert.errors import BuildError, DeviceError, ModelError, cause, nearest, raised_as
 from edgert.importer import conversion_process as process
 from edgert.importer.torch_export import Call, export, inverted_inputs, reason_of, tensors
 
@@ -32,11 +32,9 @@ _SPREAD = 3.0
 def named_model(torch: Any, request: process.Request) -> tuple[Any, tuple[Any, ...], bool]:
     """Return a module, its example image, and whether torch.export is known to fail on it."""
     package, _, name = request.source.partition(":")
-    try:
+    fix = f"pip install {package} into {sys.executable}, or --python PATH of another Python that has it"
+    with raised_as(DeviceError, f"{package} cannot be used here", of=ImportError, fix=fix):
         library = importlib.import_module(package)
-    except ImportError as error:
-        fix = f"pip install {package} into {sys.executable}, or --python PATH of another Python that has it"
-        raise DeviceError(f"{package} cannot be used here", why=str(error), fix=fix) from error
     torch.manual_seed(0)  # random weights are the same every time
     make = _torchvision_model if package == "torchvision" else _timm_model
     try:

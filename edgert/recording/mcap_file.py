@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
-from edgert.errors import ArtifactError, cause
+from edgert.errors import ArtifactError, raised_as
 
 MAGIC = b"\x89MCAP0\r\n"
 _HEADER, _FOOTER, _SCHEMA, _CHANNEL, _MESSAGE, _CHUNK, _INDEX, _CHUNK_INDEX = range(1, 9)
@@ -214,11 +214,8 @@ def read_messages(path: Path, damage: Damage, topics: frozenset[str] = frozenset
     Raises:
         ArtifactError: the file cannot be opened, is not MCAP, or has compressed chunks.
     """
-    try:
-        with path.open("rb") as file:
-            yield from _messages(file, path, damage, topics)
-    except OSError as error:
-        raise ArtifactError(f"cannot read {path}", why=cause(error)) from error
+    with raised_as(ArtifactError, f"cannot read {path}"), path.open("rb") as file:
+        yield from _messages(file, path, damage, topics)
 
 
 def _messages(file: BinaryIO, path: Path, damage: Damage, topics: frozenset[str]) -> Iterator[Message]:

@@ -27,7 +27,7 @@ from types import FrameType
 from typing import Any, BinaryIO
 
 from edgert import files
-from edgert.errors import ArtifactError, EdgertError, cause
+from edgert.errors import ArtifactError, EdgertError, cause, raised_as
 from edgert.files import cache_folder, digest_of_file, replace_text
 from edgert.remote.link import CHUNK_BYTES, STRICT, write_line
 from edgert.reporter import Progress
@@ -119,13 +119,10 @@ def try_lock(path: Path) -> int | None:
 
     The caller closes the file.
     """
-    try:
+    fix = "point EDGERT_CACHE at a folder that can be written"
+    with raised_as(ArtifactError, f"cannot write {str(path)!r}", fix=fix):
         path.parent.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-    except OSError as error:
-        raise ArtifactError(
-            f"cannot write {str(path)!r}", why=cause(error), fix="point EDGERT_CACHE at a folder that can be written"
-        ) from error
     if files.try_lock(descriptor):
         return descriptor
     os.close(descriptor)

@@ -18,7 +18,7 @@ from edgert.bundle.manifest import NAME, Manifest, parse_manifest
 from edgert.compiler.build_pipeline import Built, build
 from edgert.compiler.build_target import engines_of
 from edgert.config import PipelineFile
-from edgert.errors import ArtifactError, BuildError, cause
+from edgert.errors import ArtifactError, BuildError, raised_as
 from edgert.remote.link import CHUNK_BYTES, STRICT, Call, Link, LinkError, link_error, read_line, remote_error
 from edgert.remote.probe import RemoteBoard, check_space, check_target, probe_board, pycuda_note, remote_target
 from edgert.reporter import OnProgress, Progress, State, reporter_of
@@ -291,12 +291,10 @@ def pack_addition(before: Path, after: Path, path: Path) -> Member:
         known = old.manifest.members
         content = {name: new.read(name) for name, member in new.manifest.members.items() if known.get(name) != member}
         content[NAME] = new.manifest.to_bytes()
-    try:
+    with raised_as(ArtifactError, f"cannot write {str(path)!r}", fix="free some space"):
         with path.open("w+b") as file:
             pack(content, file, NAME)
         return member_of(path.read_bytes())
-    except OSError as error:
-        raise ArtifactError(f"cannot write {str(path)!r}", why=cause(error), fix="free some space") from error
 
 
 def add_engines(before: Bundle, addition: Path, output: Path) -> tuple[Manifest, bool]:

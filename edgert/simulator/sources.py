@@ -10,7 +10,7 @@ from random import Random
 from typing import Any
 
 from edgert import limits
-from edgert.errors import ConfigError, cause
+from edgert.errors import ConfigError, cause, raised_as
 from edgert.placement.schedule import Timeline
 from edgert.policy import RateLimiter, ReorderBuffer, join_of, most_under_way
 from edgert.simulator.design import Source
@@ -48,10 +48,8 @@ def read_trace(path: Path) -> Mapping[str, Trace]:
     Raises:
         ConfigError: the file cannot be read, a line is wrong, or a stream has fewer than two frames.
     """
-    try:
+    with raised_as(ConfigError, f"cannot read trace {path}", of=(OSError, UnicodeDecodeError), fix=_FIX):
         text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"cannot read trace {path}", why=cause(error), fix=_FIX) from error
     found: dict[str, list[tuple[float, int]]] = defaultdict(list)
     for number, line in enumerate(text.splitlines(), 1):
         if not line.strip():

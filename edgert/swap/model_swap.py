@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from edgert.config.flow import upstream
-from edgert.errors import EdgertError, StageError
+from edgert.errors import EdgertError, StageError, raised_as
 from edgert.graph import load
 from edgert.runtime import Task, recovery
 from edgert.runtime.worker import SHORT_TURNS
@@ -113,10 +113,8 @@ class ModelSwap:
 
     def start(self) -> None:
         """Start the swap's threads. Raises StageError: no thread can start."""
-        try:
+        with raised_as(StageError, "the swap cannot begin", of=RuntimeError):
             self._thread.start()
-        except RuntimeError as error:
-            raise StageError("the swap cannot begin", why=str(error)) from error
 
     @property
     def state(self) -> State:

@@ -12,7 +12,7 @@ from typing import Any, BinaryIO
 from edgert.backend import base
 from edgert.board.host import saturates_bytes
 from edgert.config.model_section import TuningConfig
-from edgert.errors import BuildError, DeviceError, EdgertError, ModelError
+from edgert.errors import BuildError, DeviceError, EdgertError, ModelError, raised_as
 from edgert.files import memory_file
 from edgert.graph import Model
 from edgert.graph.inspection import unsupported_nodes
@@ -26,10 +26,8 @@ onnxruntime_session_options_config_keys.h."""
 
 def ort() -> ModuleType:
     """Return the onnxruntime package. Raises DeviceError if it is not installed."""
-    try:
+    with raised_as(DeviceError, "ONNX Runtime is not installed", of=ImportError, fix="pip install onnxruntime"):
         import onnxruntime
-    except ImportError as error:
-        raise DeviceError("ONNX Runtime is not installed", why=str(error), fix="pip install onnxruntime") from error
     module: ModuleType = onnxruntime
     return module
 

@@ -8,7 +8,7 @@ from functools import partial
 from types import ModuleType
 from typing import Any, cast
 
-from edgert.errors import DeviceError
+from edgert.errors import DeviceError, raised_as
 from edgert.memory.buffer import address_of
 from edgert.units import format_bytes
 
@@ -119,10 +119,8 @@ def is_lost(message: str) -> bool:
 
 def load_driver(library: str = "libcuda.so.1") -> Any:
     """Load the driver's library. Raises DeviceError if there is none."""
-    try:
+    with raised_as(DeviceError, "there is no CUDA driver"):
         return ctypes.CDLL(library)
-    except OSError as error:
-        raise DeviceError("there is no CUDA driver", why=str(error)) from error
 
 
 def call(library: Any, name: str, *arguments: Any, whose: str = "") -> None:

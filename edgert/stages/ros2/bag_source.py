@@ -18,7 +18,7 @@ from typing import Any
 from edgert import installation, limits
 from edgert.config.fields import resolve_input
 from edgert.config.stages import SourceStage
-from edgert.errors import StageError, cause, nearest
+from edgert.errors import StageError, cause, nearest, raised_as
 from edgert.files import exists
 from edgert.runtime.stage import SourceStats
 from edgert.stages.context import Context
@@ -72,12 +72,10 @@ class SqliteBag:
         self.path, self._files, self._where = path, files, where
         self.topics: Mapping[str, str] = {}
         for file in files:
-            try:
-                with closing(self._connect(file)) as database:
-                    self.topics = {**self.topics, **dict(database.execute(_TOPICS))}
-            except sqlite3.Error as error:
-                what, fix = f"{file} is not a bag of ROS 2", "check it: ros2 bag info"
-                raise StageError(what, why=cause(error), where=where, fix=fix) from error
+            what, fix = f"{file} is not a bag of ROS 2", "check it: ros2 bag info"
+            no_bag = raised_as(StageError, what, of=sqlite3.Error, where=where, fix=fix)
+            with no_bag, closing(self._connect(file)) as database:
+                self.topics = {**self.topics, **dict(database.execute(_TOPICS))}
 
     def messages(self, topics: Sequence[str]) -> Generator[tuple[str, int, bytes | memoryview], None, None]:
         """Yield topic, time of recording in ns since 1970, and CDR of each message of one to three topics, in order.

@@ -8,14 +8,14 @@ import os
 import re
 import sys
 import threading
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, suppress
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from edgert.errors import ConfigError, DeviceError, cause
+from edgert.errors import ConfigError, DeviceError, cause, raised_as
 from edgert.stages.ros2.ros_link import Link, Publisher, Quality, Subscription, Take, keep_freed_memory
 from edgert.stages.source.live import FinalError
 
@@ -169,21 +169,15 @@ def _missing_rclpy_error(where: str, why: str) -> FinalError:
 def message_class(kind: str, where: str = "") -> Any:
     """Return rclpy's class of a message type. Raises FinalError if its package is not installed."""
     package, _, name = kind.replace("/msg/", "/").partition("/")
-    try:
+    distribution = os.environ.get("ROS_DISTRO", "$ROS_DISTRO")
+    fix = f"sudo apt install ros-{distribution}-{package.replace('_', '-')}"
+    with raised_as(FinalError, f"the messages of {package} are missing", of=ImportError, where=where, fix=fix):
         return getattr(import_module(f"{package}.msg"), name)
-    except ImportError as error:
-        distribution = os.environ.get("ROS_DISTRO", "$ROS_DISTRO")
-        fix = f"sudo apt install ros-{distribution}-{package.replace('_', '-')}"
-        raise FinalError(f"the messages of {package} are missing", why=cause(error), where=where, fix=fix) from error
 
 
-@contextmanager
-def _as_device_error(what: str) -> Iterator[None]:
-    try:
-        yield
-    except RuntimeError as error:  # RCLError and InvalidHandle
-        fix = "close the pipeline before its node is destroyed and before rclpy.shutdown()"
-        raise DeviceError(what, why=cause(error), fix=fix) from error
+def _as_device_error(what: str) -> AbstractContextManager[None]:
+    fix = "close the pipeline before its node is destroyed and before rclpy.shutdown()"
+    return raised_as(DeviceError, what, of=RuntimeError, fix=fix)  # RCLError and InvalidHandle
 
 
 def _qos_profile(quality: Quality) -> Any:

@@ -19,7 +19,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from edgert import installation
-from edgert.errors import ConfigError, DeviceError
+from edgert.errors import ConfigError, DeviceError, raised_as
 from edgert.recording import definitions
 from edgert.stages.ros2.ros_link import Link, Publisher, Quality, Subscription, Take, keep_freed_memory
 from edgert.stages.source.live import FinalError
@@ -154,11 +154,9 @@ def require_zenoh(where: str) -> None:
 
 def endpoint_of(address: str, where: str) -> str:
     """Return Zenoh's endpoint of the router in an address. Raises ConfigError."""
-    try:
+    with raised_as(ConfigError, "the address of the Zenoh router is malformed", of=ValueError, where=where):
         parts = urlsplit(address)
         host, port = parts.hostname if parts.scheme == "ros2+zenoh" else None, parts.port or PORT
-    except ValueError as error:
-        raise ConfigError("the address of the Zenoh router is malformed", why=str(error), where=where) from error
     if not host:
         fix = "write it like ros2+zenoh://localhost/camera/image_raw; rmw_zenohd listens on port 7447"
         raise ConfigError("the address names no Zenoh router", where=where, fix=fix)

@@ -15,7 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from edgert.errors import StageError, cause, nearest
+from edgert.errors import StageError, cause, nearest, raised_as
 from edgert.files import try_lock
 from edgert.units import format_bytes
 
@@ -126,10 +126,8 @@ def fixed_folder(pattern: Path) -> Path:
 
 def make_parent(path: Path, where: str) -> None:
     """Create the folder of ``path``. Raises StageError when that is impossible."""
-    try:
+    with raised_as(StageError, f"cannot make the folder {path.parent}", where=where):
         path.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise StageError(f"cannot make the folder {path.parent}", why=cause(error), where=where) from error
 
 
 @dataclass(frozen=True, slots=True, order=True)

@@ -24,7 +24,7 @@ from pydantic import Field, model_validator
 from edgert import limits
 from edgert.config import stages as section
 from edgert.config.flow import Where, sources_of
-from edgert.errors import ConfigError, DeviceError, StageError
+from edgert.errors import ConfigError, DeviceError, StageError, raised_as
 from edgert.runtime.records import Result
 from edgert.stages.context import Context
 from edgert.stages.sink.client_limits import FairGroup, affordable_limit, client_network, is_loopback
@@ -158,11 +158,10 @@ _APT = "sudo apt install python3-gi gir1.2-gst-rtsp-server-1.0 gstreamer1.0-plug
 def library(where: str) -> Any:
     """Return the module GstRtspServer. Raises DeviceError where it or GStreamer is not installed."""
     gst.gstreamer(where)
-    try:
+    what = "sink: rtsp needs gst-rtsp-server"
+    with raised_as(DeviceError, what, of=(ImportError, ValueError), where=where, fix=_APT):
         importlib.import_module("gi").require_version("GstRtspServer", "1.0")
         return importlib.import_module("gi.repository.GstRtspServer")
-    except (ImportError, ValueError) as error:
-        raise DeviceError("sink: rtsp needs gst-rtsp-server", why=str(error), where=where, fix=_APT) from error
 
 
 class Rtsp(Streams):
