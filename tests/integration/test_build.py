@@ -1,6 +1,7 @@
 """Bundles built from real models: what is in them, what is built again, and what comes of damage and interruption."""
 
 import json
+import shutil
 import threading
 from pathlib import Path
 from typing import Any
@@ -36,6 +37,21 @@ def cache(tmp_path: Path) -> Path:
     return tmp_path / "cache"
 
 
+@pytest.fixture(scope="module")
+def first(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the small pipeline, its bundle and the cache of its build."""
+    folder = tmp_path_factory.mktemp("made")
+    Build(small_pipeline(folder), folder / "a.edgert", folder / "cache")
+    return folder
+
+
+@pytest.fixture
+def path(first: Path, tmp_path: Path) -> Path:
+    """The small pipeline in the folder of the test, with its bundle and the cache."""
+    shutil.copytree(first, tmp_path, dirs_exist_ok=True)
+    return tmp_path / "small.yaml"
+
+
 def test_a_bundle_for_a_jetson_holds_every_form_with_its_evidence(tmp_path: Path, cache: Path) -> None:
     path = small_pipeline(tmp_path)
     first = Build(path, tmp_path / "a.edgert", cache)
@@ -66,9 +82,7 @@ def test_a_bundle_for_a_jetson_holds_every_form_with_its_evidence(tmp_path: Path
         assert plan["predicted"] and plan["boards"][0]["board"] == "orin-nx-16gb"
 
 
-def test_a_second_build_does_nothing_and_the_same_again_elsewhere(tmp_path: Path, cache: Path) -> None:
-    path = small_pipeline(tmp_path)
-    Build(path, tmp_path / "a.edgert", cache)
+def test_a_second_build_does_nothing_and_the_same_again_elsewhere(path: Path, tmp_path: Path, cache: Path) -> None:
     before = (tmp_path / "a.edgert").stat().st_mtime_ns
     again = Build(path, tmp_path / "a.edgert", cache)
     assert again.made == [] and not again.built.written
@@ -95,16 +109,12 @@ def test_a_second_build_does_nothing_and_the_same_again_elsewhere(tmp_path: Path
     ],
 )
 def test_only_what_depends_on_a_change_is_done_again(
-    tmp_path: Path, cache: Path, override: str, made: list[str]
+    path: Path, tmp_path: Path, cache: Path, override: str, made: list[str]
 ) -> None:
-    path = small_pipeline(tmp_path)
-    Build(path, tmp_path / "a.edgert", cache)
     assert Build(path, tmp_path / "a.edgert", cache, [override]).made == made
 
 
-def test_one_changed_image_calibrates_again(tmp_path: Path, cache: Path) -> None:
-    path = small_pipeline(tmp_path)
-    Build(path, tmp_path / "a.edgert", cache)
+def test_one_changed_image_calibrates_again(path: Path, tmp_path: Path, cache: Path) -> None:
     write_photo(tmp_path / "photos/3.png", 99)
     assert Build(path, tmp_path / "a.edgert", cache).made[:2] == ["calibrate", "quantize"]
     write_photo(tmp_path / "photos/3.png", 3)
@@ -129,9 +139,7 @@ def test_changed_weights_beside_the_model_are_seen(tmp_path: Path, cache: Path) 
     assert Build(path, tmp_path / "a.edgert", cache).made == ALL
 
 
-def test_every_damaged_entry_is_made_again_and_said(tmp_path: Path, cache: Path) -> None:
-    path = small_pipeline(tmp_path)
-    Build(path, tmp_path / "a.edgert", cache)
+def test_every_damaged_entry_is_made_again_and_said(path: Path, tmp_path: Path, cache: Path) -> None:
     whole = (tmp_path / "a.edgert").read_bytes()
     for entry in cache.glob("*.bin"):
         content = bytearray(entry.read_bytes())
@@ -157,9 +165,7 @@ def test_forms_follow_board_and_release(tmp_path: Path, cache: Path) -> None:
     assert set(plain.models["parts"].forms) == {"float"} and "tensorrt-dla" not in plain.engines
 
 
-def test_a_bundle_runs_and_gives_what_its_pipeline_gives(tmp_path: Path, cache: Path) -> None:
-    path = small_pipeline(tmp_path)
-    Build(path, tmp_path / "a.edgert", cache)
+def test_a_bundle_runs_and_gives_what_its_pipeline_gives(path: Path, tmp_path: Path, cache: Path) -> None:
     image = np.random.default_rng(5).integers(0, 256, (24, 24, 3), np.uint8)
     with unpacked(tmp_path / "a.edgert") as found:
         packed = embedding(Pipeline(found.file), image)
