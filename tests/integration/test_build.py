@@ -25,6 +25,7 @@ from edgert.quantization.lowering.trt_form import parse_cache
 from edgert.runtime.records import Embedding
 from edgert.steps import Stopped
 from tests.helpers.errors import raises
+from tests.helpers.kill import kills, uninterrupted
 from tests.helpers.small_pipeline import JETSON, TEXT, Build, small_pipeline, write_photo
 from tests.helpers.trt_double import Double
 
@@ -382,3 +383,25 @@ def uneven(path: Path) -> None:
         if tensor.name in zeros:
             tensor.CopyFrom(numpy_helper.from_array(np.array(3, np.int8), tensor.name))
     onnx.save(proto, path)
+
+
+def check(pipeline: str, folder: Path, points: int) -> None:
+    whole, whole_s = uninterrupted(pipeline, folder / "whole")
+    found = list(kills(pipeline, folder / "killed", points, whole_s, seed=points))
+    assert [kill.after_s for kill in found if kill.bundle != whole] == []
+    assert len(found) == points
+    assert [kill.left for kill in found if kill.left not in (b"", whole)] == []
+    assert [kill.orphans for kill in found if kill.orphans] == []
+    with open_bundle(folder / "whole" / "a.edgert") as bundle:
+        assert bundle.manifest.board == "orin-nx-16gb"
+
+
+@pytest.mark.slow
+def test_a_small_build_killed_at_two_points(tmp_path: Path) -> None:
+    check(str(small_pipeline(tmp_path / "pipeline")), tmp_path, 2)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+def test_the_demo_killed_at_twenty_points(tmp_path: Path) -> None:
+    check("hello", tmp_path, 20)

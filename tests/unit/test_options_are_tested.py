@@ -1,4 +1,4 @@
-"""Every option of the command line and every key of the pipeline file is used by a test.
+"""Every test is run, and every option of the command line and key of the pipeline file is used by one.
 
 A test uses an option where a string of its file has the option and another, or the same, has the verb. It uses a key
 where a string has it before a colon or ``=``, a dictionary has it, or a call has it as a keyword argument.
@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import typer
+from _pytest.pathlib import fnmatch_ex
 
 from edgert.cli import app
 from edgert.config import json_schema
@@ -21,7 +22,7 @@ STRING = re.compile(r'"""(?s:.*?)"""|"[^"\n]*"(?:: )?')
 KEY = re.compile(r"""([A-Za-z_]\w*)["']?\s*[:=]""")
 KEYWORD = re.compile(r"[(, ]([a-z_]\w*)=[^= ]")
 ANY_VERB = {"--debug"}
-"""test_debug.py gives it to every verb."""
+"""test_mistakes.py gives it to every verb."""
 
 
 class Used:
@@ -63,3 +64,26 @@ def test_every_key_is_used(used: list[Used]) -> None:
         if key not in keys
     ]
     assert not missing, f"no test uses {', '.join(missing)}"
+
+
+_RUN_BY_DEFAULT = ("e2e", "faults", "integration", "unit")  # what scripts/test names
+_TEST = re.compile(r"^(?:    )?(?:async )?def test_\w+\(", re.M)
+
+
+def test_every_file_with_a_test_is_collected(pytestconfig: pytest.Config) -> None:
+    names, passed_over = pytestconfig.getini("python_files"), pytestconfig.getini("norecursedirs")
+
+    def collected(path: Path) -> bool:
+        folders = [folder for folder in path.parents if folder.is_relative_to(TESTS)]
+        hidden = any(fnmatch_ex(pattern, folder) for folder in folders for pattern in passed_over)
+        return not hidden and any(fnmatch_ex(pattern, path) for pattern in names)
+
+    assert [path for path in _with_tests() if not collected(path)] == []
+
+
+def test_every_file_with_a_test_is_in_a_folder_that_the_test_script_runs() -> None:
+    assert {path.relative_to(TESTS).parts[0] for path in _with_tests()} <= set(_RUN_BY_DEFAULT)
+
+
+def _with_tests() -> list[Path]:
+    return [path for path in sorted(TESTS.rglob("*.py")) if _TEST.search(path.read_text(encoding="utf-8"))]

@@ -1,4 +1,4 @@
-"""The source as a whole: imports point down, vendor packages have one door, sizes are held, sentences are short."""
+"""The source as a whole, and what the pages for contributors say of it: imports, sizes, sentences, limits, paths."""
 
 import ast
 import re
@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from edgert import limits
 from scripts import structure
 from tests.helpers.command import ROOT
 from tests.helpers.sentences import of_page, of_python, of_text, too_long
@@ -278,3 +279,50 @@ def test_sizes_and_names_are_counted(tmp_path: Path) -> None:
     tree = structure.Tree(tmp_path)
     measures = structure.lines, structure.files, structure.repeated_names, structure.import_share
     assert [measure(tree).value for measure in measures] == [8, 5, 2, 50.0]
+
+
+def test_security_shows_the_table_of_the_code() -> None:
+    section = (ROOT / "SECURITY.md").read_text().partition("## Limits")[2].partition("\n## ")[0]
+    rows = [line for line in section.splitlines() if line.startswith("| ")][1:]
+    assert rows == [f"| {' | '.join(row)} |" for row in limits.TABLE]
+
+
+def test_every_limit_stands_in_the_table_and_is_asked_somewhere() -> None:
+    names = [name for name in vars(limits) if name.isupper() and name != "TABLE"]
+    assert len(names) == len(limits.TABLE) + 1  # connections and viewers share a row
+    code = "".join(TREE.texts.values())
+    assert [name for name in names if f"limits.{name}" not in code] == []
+
+
+DESIGNS = sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "edgert").rglob("DESIGN.md"))
+CONTRIBUTORS = ("docs/architecture.md", "CONTRIBUTING.md", *DESIGNS)
+ARCHITECTURE = (ROOT / "docs/architecture.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("page", CONTRIBUTORS)
+def test_every_path_that_a_page_names_is_there(page: str) -> None:
+    text = (ROOT / page).read_text(encoding="utf-8")
+    named = re.findall(r"`([\w./-]+(?:\.py|/))`", text)
+    bases = (ROOT, ROOT / "edgert", (ROOT / page).parent)
+    assert [path for path in named if not any((base / path).exists() for base in bases)] == []
+
+
+def test_every_package_has_a_line() -> None:
+    table = ARCHITECTURE.partition("| row |")[2].partition("\n\n")[0]
+    packages = {path.parent.name for path in (ROOT / "edgert").glob("*/__init__.py")}
+    assert {name for name in packages if f"`{name}`" not in table} == set()
+
+
+def test_the_rows_are_those_that_the_layer_test_holds() -> None:
+    table = ARCHITECTURE.partition("|---|---|---|\n")[2].partition("\n\n")[0]
+    rows = [line.split("|")[1].strip() for line in table.splitlines()]
+    assert [row for row in rows if row] == [name for name, _ in LAYERS]
+
+
+def test_a_newcomer_reads_it_in_a_quarter_of_an_hour() -> None:
+    assert len(ARCHITECTURE.splitlines()) <= 150
+
+
+@pytest.mark.parametrize("page", DESIGNS)
+def test_every_design_note_is_linked(page: str) -> None:
+    assert f"](../{page})" in ARCHITECTURE

@@ -1,17 +1,20 @@
 """Steps of a power budget, and the modeled power of a board without a sensor."""
 
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
-from edgert.assemble.governing import Cost, rules_of
+from edgert.assemble.governing import Cost, power_model, rules_of
 from edgert.assemble.run_settings import PowerStep, PowerSteps, pareto_optimal, run_settings, with_clock_steps
 from edgert.budget.control import PowerControl
 from edgert.budget.governor import Governor
 from edgert.budget.rules import Setting
 from edgert.config.pipeline_file import BudgetConfig
+from edgert.meters.all import Meters
 from tests.helpers.sysfs import plant, write
+from tests.helpers.virtual_clock import VirtualClock
 
 CONF = "< POWER_MODEL ID=0 NAME=MAXN >\nGPU MAX_FREQ -1\n< POWER_MODEL ID=2 NAME=15W >\nGPU MAX_FREQ 408000000\n"
 CAP = "sys/class/devfreq/17000000.gpu/max_freq"
@@ -76,3 +79,43 @@ _SETTINGS = (
     ("same", 15.0, 30.0),
     ("frugal", 5.0, 9),
 )
+
+
+def test_a_board_without_its_sensor_has_modeled_power_that_grows_with_the_gpus_load(tmp_path: Path) -> None:
+    plant(tmp_path, "agx-orin-jp6")
+    model = power_model(VirtualClock(), tmp_path)
+    assert model is not None
+    (load,) = [path for path in tmp_path.rglob("load") if path.read_text().strip().isdigit()][:1]
+    load.write_text("0")
+    idle = model()
+    load.write_text("1000")
+    busy = model()
+    assert (idle.kind, idle.unit, idle.source) == ("modeled", "W", "cost model of agx-orin-64gb")
+    assert idle.value is not None and busy.value is not None and 0 < idle.value < busy.value
+    assert busy.why == "without CPU cores"
+
+
+@pytest.mark.timing
+def test_modeled_power_grows_with_the_processors_load(tmp_path: Path) -> None:
+    plant(tmp_path, "agx-orin-jp6")
+    stat = tmp_path / "proc/stat"
+    stat.parent.mkdir(exist_ok=True)
+    stat.write_text("cpu  100 0 100 800 0 0 0 0 0 0\n")
+    model = power_model(VirtualClock(), tmp_path)
+    assert model is not None
+    stat.write_text("cpu  100 0 100 1800 0 0 0 0 0 0\n")
+    calm = model()
+    stat.write_text("cpu  900 0 300 1800 0 0 0 0 0 0\n")
+    busy = model()
+    assert calm.why == busy.why == ""
+    assert calm.value is not None and busy.value is not None and busy.value > calm.value + 1
+
+
+def test_meters_fall_back_on_it_and_a_workstation_has_none(tmp_path: Path) -> None:
+    plant(tmp_path, "agx-orin-jp6")
+    for folder in tmp_path.rglob("hwmon*"):
+        if folder.is_dir() and any(folder.glob("**/curr*_input")):
+            shutil.rmtree(folder, ignore_errors=True)
+    clock = VirtualClock()
+    assert Meters(tmp_path, clock, power_model(clock, tmp_path)).sample().power.kind == "modeled"
+    assert power_model(VirtualClock(), tmp_path / "empty") is None

@@ -1,15 +1,17 @@
-"""Hints to install something work wherever edgert came from; edgert itself is asked of no package index."""
+"""Where edgert came from, a checkout or a wheel: the files that come with it, and hints to install something."""
 
 import re
 import sys
 from importlib import metadata
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
-from edgert import installation
+from edgert import installation, installation as module
 from edgert.backend.ort import cuda, runtime
-from edgert.errors import DeviceError
+from edgert.errors import ArtifactError, DeviceError
+from edgert.installation import checkout, data_folder, pipeline_named, shipped
 from edgert.placement.integer import import_scipy
 from tests.helpers.command import ROOT
 
@@ -80,3 +82,41 @@ def test_a_jetson_is_not_sent_for_a_wheel_that_there_is_not(monkeypatch: pytest.
     with pytest.raises(DeviceError, match="ONNX Runtime is not installed") as caught:
         runtime.ort()
     assert caught.value.fix == "pip install onnxruntime"
+
+
+def test_a_checkout_uses_its_own_folders() -> None:
+    root = checkout()
+    assert root is not None and data_folder("configs") == root / "configs"
+    assert shipped("configs/boards/orin-nx-16gb.yaml").is_file()
+
+
+@pytest.fixture
+def wheel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    package = tmp_path / "site-packages/edgert"
+    pipelines = package / "data/pipelines"
+    pipelines.mkdir(parents=True)
+    (pipelines / "hello.yaml").write_text("schema: 1\n")
+    monkeypatch.setattr(module, "_PACKAGE", package)
+    return package
+
+
+def test_a_wheel_carries_them_inside_the_package(wheel: Path) -> None:
+    assert checkout() is None
+    assert shipped("pipelines/hello.yaml") == wheel / "data/pipelines/hello.yaml"
+
+
+def test_a_damaged_installation_is_told(wheel: Path) -> None:
+    with pytest.raises(ArtifactError, match=r"configs/boards/none\.yaml is missing from this edgert"):
+        shipped("configs/boards/none.yaml")
+
+
+def test_pipelines_by_name(wheel: Path) -> None:
+    expected = wheel / "data/pipelines/hello.yaml"
+    assert pipeline_named("hello") == pipeline_named("hello.yaml") == expected
+    assert pipeline_named("none") is None
+    assert pipeline_named("../pipelines/hello") is None
+    assert pipeline_named("") is None
+
+
+def test_a_name_that_is_too_long_for_a_file_is_no_pipeline() -> None:
+    assert module.pipeline_named("x" * 300) is None and module.pipeline_path("x" * 300) == Path("x" * 300)
