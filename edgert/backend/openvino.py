@@ -15,7 +15,7 @@ from typing import Any
 from edgert import installation
 from edgert.backend import base
 from edgert.board.host import core_count
-from edgert.errors import BuildError, DeviceError, raised_as
+from edgert.errors import BuildError, DeviceError
 from edgert.graph import Model, TensorSpec, clean, inputs, outputs, to_bytes, with_shapes
 from edgert.memory import aligned_empty
 
@@ -205,7 +205,9 @@ def _reason(error: Exception) -> str:
 
 @lru_cache(maxsize=1)
 def _openvino() -> ModuleType:
-    with raised_as(DeviceError, "OpenVINO is not installed", of=ImportError, fix=installation.command("openvino")):
+    try:
         import openvino
+    except ImportError as error:
+        raise DeviceError("OpenVINO is not installed", why=str(error), fix=installation.command("openvino")) from error
     module: ModuleType = openvino
     return module

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from edgert import installation
-from edgert.errors import PlacementError, raised_as
+from edgert.errors import PlacementError
 from edgert.placement.problem import Assignment, Network
 from edgert.placement.run_load import neighbors
 
@@ -25,8 +25,14 @@ from edgert.placement.run_load import neighbors
 
 def import_scipy(module: str) -> Any:
     """Return a module of SciPy; raise PlacementError that names the extra to install if SciPy is missing."""
-    with raised_as(PlacementError, "placement needs SciPy", of=ModuleNotFoundError, fix=installation.command("plan")):
+    try:
         return importlib.import_module(f"scipy.{module}")
+    except ModuleNotFoundError as missing:
+        raise PlacementError(
+            "placement needs SciPy",
+            why=str(missing),
+            fix=installation.command("plan"),
+        ) from missing
 
 
 F64 = npt.NDArray[np.float64]
