@@ -26,11 +26,13 @@ from edgert.control.change_plan import live_values
 from edgert.control.client import send_request
 from edgert.control.request import Request
 from edgert.errors import ConfigError, EdgertError, StageError
+from edgert.graph import to_bytes
 from edgert.swap import candidate
 from edgert.swap.model_swap import ModelSwap
 from edgert.validation import validate
 from tests.helpers.command import ROOT
 from tests.helpers.growth import Holds, use_one_heap
+from tests.helpers.models import constant
 from tests.helpers.waiting import wait_until
 
 ASSETS = ROOT / "pipelines" / "assets"
@@ -196,10 +198,13 @@ def test_random_operations_lose_no_frame_of_other_streams_and_leave_nothing(
 ) -> None:
     monkeypatch.setattr(candidate, "measure_memory", lambda *_: 0)  # in a process of its own, which takes seconds
     monkeypatch.setattr(ModelSwap, "_allowed_s", 60.0)  # beside other work it is slow at times, and would go back
-    if swaps:
-        use_one_heap()
     seen, copy = Counted(), tmp_path / "same.onnx"
     copy.write_bytes((ASSETS / "parts.onnx").read_bytes())
+    if swaps:
+        use_one_heap()
+    else:  # what the model finds is no matter
+        copy.write_bytes(to_bytes(constant({"rows": np.zeros((1, 84, 10))}, (1, 3, 64, 64))))
+        monkeypatch.setitem(MODEL, "onnx", copy)
     with edgert.Pipeline(pipeline_of(*STILL, *CHANGED), callbacks={"both": seen}) as pipeline:
         pipeline.start()
         operations = Operations(pipeline, count, swaps, copy)
