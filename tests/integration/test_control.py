@@ -546,7 +546,8 @@ def test_keys_that_are_set_back_leave_the_overlay_and_the_last_one_takes_it_alon
 
 
 def test_a_pipeline_that_comes_with_edgert_is_not_saved_beside_itself() -> None:
-    with edgert.Pipeline("hello", callbacks={}) as pipeline, pytest.raises(StageError, match="cannot be saved"):
+    plain = ["models.parts.precision=fp32"]
+    with edgert.Pipeline("hello", overrides=plain) as pipeline, pytest.raises(StageError, match="cannot be saved"):
         pipeline.control.save()
 
 
