@@ -22,7 +22,7 @@ from edgert.stages.sink.image_files import ImagesSink
 from edgert.stages.sink.results import JsonlSink
 from edgert.stages.sink.retention import Rules
 from edgert.stages.sink.video import VideoSink
-from tests.helpers.command import ROOT, environment
+from tests.helpers.command import ROOT, environment, in_process
 from tests.helpers.frames import frame_of, result_of
 from tests.helpers.waiting import wait_until
 from tests.helpers.written import opened
@@ -83,8 +83,7 @@ def test_a_camera_s_restart_erases_nothing(tmp_path: Path) -> None:
     (tmp_path / "live.yaml").write_text(PIPELINE)
     counts = []
     for _ in range(2):
-        with run(tmp_path, "--duration", "1") as process:
-            assert process.wait(60) == 0
+        assert in_process("run", "live.yaml", "--duration", "1", cwd=tmp_path).returncode == 0
         counts.append(len((tmp_path / "out.jsonl").read_text().splitlines()))
     assert counts[1] > counts[0] > 0
     videos = list(tmp_path.glob("out*.mp4"))
@@ -96,8 +95,7 @@ def test_a_recording_that_is_worked_on_again_gives_the_same_files(tmp_path: Path
     """As the demo does: who runs it twice finds the newest under the name that is printed, and nothing else."""
     (tmp_path / "live.yaml").write_text(PIPELINE.replace("realtime: true", "limit: 20"))
     for _ in range(2):
-        with run(tmp_path) as process:
-            assert process.wait(60) == 0
+        assert in_process("run", "live.yaml", cwd=tmp_path).returncode == 0
         assert len((tmp_path / "out.jsonl").read_text().splitlines()) == 20
         assert sorted(path.name for path in tmp_path.iterdir()) == ["images", "live.yaml", "out.jsonl", "out.mp4"]
         assert len(list((tmp_path / "images").iterdir())) == 20

@@ -21,7 +21,7 @@ from edgert.video_player import Players, VideoResult
 from edgert.video_runs import VideoRuns
 from tests.helpers import models
 from tests.helpers.clips import write_clip
-from tests.helpers.command import edgert as command, environment, in_process
+from tests.helpers.command import environment, in_process
 from tests.helpers.waiting import wait_until
 
 TEXT = """
@@ -57,7 +57,7 @@ def lines_of(folder: Path) -> dict[str, int]:
 def test_one_damaged_video_is_named_and_all_others_have_their_results(file: Path, tmp_path: Path) -> None:
     damage(tmp_path, 3)
     (tmp_path / "vids/clip3.mp4").rename(tmp_path / "vids/clip3\n.mp4")
-    ran = command("run", "p.yaml", "--json", "r.json", cwd=tmp_path)
+    ran = in_process("run", "p.yaml", "--json", "r.json", cwd=tmp_path)
     assert ran.returncode == 1 and "Traceback" not in ran.stderr
     (named,) = [line for line in ran.stdout.splitlines() if "damaged" in line]
     assert "clip3\\n.mp4" in named and "damaged" in named and f"{COUNT - 1} of {COUNT} videos are done" in ran.stdout
@@ -67,7 +67,7 @@ def test_one_damaged_video_is_named_and_all_others_have_their_results(file: Path
     states = [one["state"] for one in json.loads((tmp_path / "r.json").read_text())["videos"]]
     assert states == ["ok", "ok", "ok", "damaged", "ok", "ok"]
     write_clip(tmp_path / "vids/clip3\n.mp4", FRAMES)
-    again = command("run", "p.yaml", "--json", "r.json", cwd=tmp_path)
+    again = in_process("run", "p.yaml", "--json", "r.json", cwd=tmp_path)
     assert again.returncode == 0 and f"{COUNT - 1} of {COUNT} videos were done before" in again.stderr
     states = [one["state"] for one in json.loads((tmp_path / "r.json").read_text())["videos"]]
     assert states == ["before", "before", "before", "ok", "before", "before"]
@@ -184,7 +184,7 @@ def test_interrupted_and_started_again_no_video_is_played_twice(
     done = {name for name in lines_of(tmp_path) if number == signal.SIGINT or name != "clip2"}
     assert done >= {"clip0", "clip1"} and len(done) < COUNT
     before = {path: path.stat().st_mtime_ns for path in (tmp_path / "out").glob("*.jsonl") if path.stem in done}
-    again = command("run", "p.yaml", *slow, cwd=tmp_path)
+    again = in_process("run", "p.yaml", *slow, cwd=tmp_path)
     assert again.returncode == 0 and f"{len(done)} of {COUNT} videos were done before" in again.stderr
     assert lines_of(tmp_path) == frames
     assert {path: path.stat().st_mtime_ns for path in before} == before
