@@ -73,12 +73,13 @@ class Pipeline:
         rtx = loaded.config.engines[:1] in ((), (TENSORRT,))
         with ExitStack() as gpu:
             gpu.enter_context(gpu_started(loaded.config.likely_on_gpu, rtx=rtx))
-            from edgert.assemble import HERE, with_default_engines
+            from edgert.assemble import Environment, with_default_engines
 
             found, chosen = with_default_engines(loaded)
             if chosen:
                 _LOG.info("%s", chosen)
-            self._set_running(Running(HERE, found, callbacks or {}, on_progress, strict, gpu.close))
+            here = Environment(callbacks=callbacks or {}, on_progress=on_progress, strict=strict)
+            self._set_running(Running(here, found, gpu.close))
 
     def _set_running(self, running: Running) -> None:
         self._running = running
@@ -444,18 +445,11 @@ class Pipeline:
         return found[stage]
 
 
-def pipeline_in(
-    environment: Environment,
-    file: PipelineSource,
-    *,
-    callbacks: Mapping[str, Callback] | None = None,
-    on_progress: OnProgress | None = None,
-    strict: bool = False,
-) -> Pipeline:
+def pipeline_in(environment: Environment, file: PipelineSource) -> Pipeline:
     """Return a pipeline that runs in an environment of edgert's own, such as a bundle or an emulated board.
 
     Without ``engines:`` ONNX Runtime runs its models, unless the environment has engines.
     """
     made = Pipeline.__new__(Pipeline)
-    made._set_running(Running(environment, load_pipeline(file), callbacks or {}, on_progress, strict))
+    made._set_running(Running(environment, load_pipeline(file)))
     return made

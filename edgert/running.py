@@ -8,7 +8,7 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from functools import cached_property, partial
 from pathlib import Path
@@ -21,7 +21,6 @@ from edgert.errors import DeviceError, EdgertError, StageError, nearest, printab
 from edgert.meters import peak_rss_bytes
 from edgert.meters.over_current import OverCurrent
 from edgert.policy import Drop
-from edgert.reporter import OnProgress, counting
 from edgert.result_reader import Tap
 from edgert.runtime import Execution, Runner, Summary, Task, summarize
 from edgert.runtime.recent import History, totals
@@ -69,9 +68,6 @@ class Running:
     Args:
         environment: clock, engines, meters and all else that differs between machines.
         file: the pipeline.
-        callbacks: stage name → function called with its results.
-        on_progress: function called while models are prepared.
-        strict: whether an engine that would be skipped is an error.
         before_planning: function called before the free memory is read.
 
     Attributes:
@@ -92,9 +88,6 @@ class Running:
         self,
         environment: Environment,
         file: PipelineFile,
-        callbacks: Mapping[str, Callback],
-        on_progress: OnProgress | None,
-        strict: bool,
         before_planning: Callable[[], object] = bool,
     ) -> None:
         from edgert.assemble import assemble
@@ -107,8 +100,7 @@ class Running:
         if file.config.budgets.memory is not None or not fits_easily(file):
             before_planning()  # it ends the start of a GPU's context, whose memory would be counted as used
             self.file, self._footprint = fit_memory(file, has_engines=bool(self.prepared_why))
-        bar = counting(on_progress)
-        self.assembly = assemble(self.file, callbacks=callbacks, bar=bar, strict=strict, environment=environment)
+        self.assembly = assemble(self.file, environment)
         self._log_precision()
         self.tracing = Tracing(self.assembly.graph.record, environment.clock.now_ns)
         self.sources = self._api_sources()
@@ -123,7 +115,7 @@ class Running:
         self.calling: Calling | None = None
         self._process, self._closing = os.getpid(), threading.RLock()
         try:
-            self.runner = runner = self._make_runner(callbacks)
+            self.runner = runner = self._make_runner()
             graph = self.assembly.graph
 
             def began_ns() -> int:
@@ -142,11 +134,11 @@ class Running:
             self.assembly.close()  # its engines may hold the memory of a GPU
             raise
 
-    def _make_runner(self, callbacks: Mapping[str, Callback]) -> Runner:
+    def _make_runner(self) -> Runner:
         """Connect the callbacks, and return the runner of all tasks. Raises StageError: no such stage."""
         from edgert.runtime.inline_loop import share_threads
 
-        for stage, function in callbacks.items():
+        for stage, function in self._environment.callbacks.items():
             if getattr(self.file.config.stages.get(stage), "sink", None) != "callback":
                 self._add_callback(stage, function)
         share_threads(self.assembly.tasks)

@@ -20,13 +20,12 @@ from edgert.config.stages import SourceStage
 from edgert.errors import ConfigError, DeviceError, EdgertError, StageError, raised_as
 from edgert.files import digest_of_file, exists
 from edgert.pipeline import Pipeline, pipeline_in
-from edgert.reporter import OnProgress
 from edgert.stages.kinds import FileSink
 from edgert.stages.sink.retention import fixed_folder, safe_name
 from edgert.videos import Video, is_stream
 
 if TYPE_CHECKING:
-    from edgert.assemble import Callback, Environment
+    from edgert.assemble import Environment
     from edgert.runtime import Summary
 
 
@@ -70,20 +69,10 @@ class Players:
 
     Args:
         environment: environment of each pipeline.
-        callbacks: as for :class:`edgert.Pipeline`.
-        on_progress: as for :class:`edgert.Pipeline`.
-        strict: as for :class:`edgert.Pipeline`.
     """
 
-    def __init__(
-        self,
-        environment: Environment,
-        callbacks: Mapping[str, Callback] | None = None,
-        on_progress: OnProgress | None = None,
-        strict: bool = False,
-    ) -> None:
-        self._environment, self._callbacks, self._on_progress = environment, callbacks, on_progress
-        self._strict, self._lock, self._is_stopped = strict, threading.Lock(), False
+    def __init__(self, environment: Environment) -> None:
+        self._environment, self._lock, self._is_stopped = environment, threading.Lock(), False
         self._playing, self._idle = set[Pipeline](), list[dict[Any, Any]]()  # engines that no video uses now
 
     def play(self, video: Video) -> VideoResult | None:
@@ -123,9 +112,7 @@ class Players:
             engines = self._idle.pop() if self._idle else {}
         environment = replace(self._environment, kept=engines)
         try:
-            with pipeline_in(
-                environment, video.file, callbacks=self._callbacks, on_progress=self._on_progress, strict=self._strict
-            ) as pipeline:
+            with pipeline_in(environment, video.file) as pipeline:
                 with self._lock:
                     self._playing.add(pipeline)
                 try:
@@ -211,9 +198,9 @@ class WorkerState(Players):
     def __init__(
         self, run: str, strict: bool, digests: Mapping[Path, str], lock_path: Path, jobs: Mapping[str, int]
     ) -> None:
-        from edgert.assemble import HERE
+        from edgert.assemble import Environment
 
-        super().__init__(HERE, strict=strict)
+        super().__init__(Environment(strict=strict))
         self._arguments, self._is_checked = (run, strict, digests, lock_path, jobs), False
 
     def __reduce__(self) -> tuple[Any, ...]:

@@ -41,29 +41,16 @@ class VideoRuns:
         environment: environment of each pipeline, whose engines are kept from one video to the next.
         jobs: number of videos played at a time, each with separate engines.
         dask: address of a Dask scheduler, whose workers play the videos; empty: this machine does.
-        callbacks: as for :class:`edgert.Pipeline`.
-        on_progress: as for :class:`edgert.Pipeline`.
-        strict: as for :class:`edgert.Pipeline`.
 
     Raises:
         ConfigError, StageError: as for :func:`edgert.videos.videos_of`.
     """
 
-    def __init__(
-        self,
-        file: PipelineFile,
-        environment: Environment,
-        *,
-        jobs: int = 1,
-        dask: str = "",
-        callbacks: Mapping[str, Callback] | None = None,
-        on_progress: OnProgress | None = None,
-        strict: bool = False,
-    ) -> None:
-        _check_jobs(file, jobs, dask, callbacks)
+    def __init__(self, file: PipelineFile, environment: Environment, *, jobs: int = 1, dask: str = "") -> None:
+        _check_jobs(file, jobs, dask, environment.callbacks)
         self.videos = videos_of(video_player.for_workers(file) if dask else video_player.with_threads_for(file, jobs))
-        self._file, self._jobs, self._dask, self._strict = file, jobs, dask, strict
-        self._players = Players(environment, callbacks, on_progress, strict)
+        self._file, self._jobs, self._dask, self._strict = file, jobs, dask, environment.strict
+        self._players = Players(environment)
         self.journal = Journal(file, self.videos)
         self._results: dict[Path, VideoResult] = {}
         self._pending, self._lock, self._stopping = list[Video](), threading.Lock(), threading.Event()
@@ -237,15 +224,15 @@ def run_videos(
     Raises:
         EdgertError: the file, a model or a stage is wrong. The next run does not repeat finished videos.
     """
-    from edgert.assemble import HERE, with_default_engines
+    from edgert.assemble import Environment, with_default_engines
 
     loaded = load_pipeline(Path(file).absolute() if isinstance(file, (str, Path)) else file, overrides)
     loaded = loaded if dask else with_default_engines(loaded)[0]
-    runs = VideoRuns(loaded, HERE, jobs=jobs, dask=dask, callbacks=callbacks, on_progress=on_progress, strict=strict)
-    return runs.run(on_result)
+    here = Environment(callbacks=callbacks or {}, on_progress=on_progress, strict=strict)
+    return VideoRuns(loaded, here, jobs=jobs, dask=dask).run(on_result)
 
 
-def _check_jobs(file: PipelineFile, jobs: int, dask: str, callbacks: Mapping[str, Callback] | None) -> None:
+def _check_jobs(file: PipelineFile, jobs: int, dask: str, callbacks: Mapping[str, Callback]) -> None:
     if jobs < 1:
         raise ConfigError(f"cannot run {jobs} jobs", fix="1 or more")
     if dask and callbacks:

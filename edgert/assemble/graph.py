@@ -23,7 +23,7 @@ from edgert.memory import Counter
 from edgert.memory.cuda import CudaDevice
 from edgert.placement.segment_engines import SegmentedEngine
 from edgert.policy import Drop, OnError
-from edgert.reporter import Bar
+from edgert.reporter import OnProgress, counting
 from edgert.runtime import Graph, Result, Source, Stage, Task, decisions
 from edgert.runtime.branches import Branch, Dispatch, ModelLevel, Reorder, branch_tasks
 from edgert.runtime.graph import connect
@@ -50,6 +50,9 @@ class Environment:
     """The environment of a pipeline: this machine, that of an unpacked bundle, or an emulated board.
 
     Attributes:
+        callbacks: stage name → function called with its results.
+        on_progress: function called while models are prepared.
+        strict: whether an engine that would be skipped is an error.
         engines: engines of the models; None: those of the file's ``engines:``, or each section's backend.
         meters: meters for budgets; None: those of this machine.
         label: label of every result that a sink gets; empty for none.
@@ -63,6 +66,9 @@ class Environment:
     """
 
     clock: Clock = REAL
+    callbacks: Mapping[str, Callback] = field(default_factory=dict)
+    on_progress: OnProgress | None = None
+    strict: bool = False
     engines: Engines | None = None
     meters: Meters | None = None
     label: str = ""
@@ -232,23 +238,16 @@ class Assembly:
         preprocess.set_opencv_threads(self.opencv_threads)
 
 
-def assemble(
-    file: PipelineFile,
-    *,
-    callbacks: Mapping[str, Callback] | None = None,
-    bar: Bar | None = None,
-    strict: bool = False,
-    environment: Environment = HERE,
-) -> Assembly:
+def assemble(file: PipelineFile, environment: Environment = HERE) -> Assembly:
     """Make all engines and stages of a pipeline and connect them. Starts nothing, and opens no camera.
 
-    ``callbacks`` are the functions of the stages ``sink: callback``. Raises EdgertError: parts do not fit together; the
-    error names the line of the file.
+    Raises EdgertError: parts do not fit together; the error names the line of the file.
     """
     board_of(file)
-    models = Models(file, bar, environment.clock, environment.engines, strict, environment.kept, environment.on_host)
+    here, bar = environment, counting(environment.on_progress)
+    models = Models(file, bar, here.clock, here.engines, here.strict, here.kept, here.on_host)
     try:
-        assembly = _Assembler(file, callbacks or {}, environment, models).build()
+        assembly = _Assembler(file, environment, models).build()
     except BaseException:
         models.close()
         raise
@@ -297,14 +296,8 @@ def check_on_error(name: str, stage: section.InferStage, branches: Sequence[Bran
 class _Assembler:
     """The steps of one assembly, and their shared state."""
 
-    def __init__(
-        self,
-        file: PipelineFile,
-        callbacks: Mapping[str, Callback],
-        environment: Environment,
-        models: Models,
-    ) -> None:
-        self.file, self.callbacks, self.clock = file, callbacks, environment.clock
+    def __init__(self, file: PipelineFile, environment: Environment, models: Models) -> None:
+        self.file, self.callbacks, self.clock = file, environment.callbacks, environment.clock
         self.journal: decisions.Journal | None = None
         self.run = environment.run or uuid4().hex
         if any(getattr(stage, "sink", "") == "mcap" for stage in file.config.stages.values()):

@@ -5,13 +5,13 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
 
-from edgert.assemble import HERE, Environment, with_default_engines
+from edgert.assemble import Environment, with_default_engines
 from edgert.bundle.bundle import is_bundle
 from edgert.cli import log, option, progress
 from edgert.cli.run_view import View, run_with_view
@@ -54,9 +54,7 @@ def has_videos(file: PipelineFile) -> bool:
     return any(isinstance(stage, SourceStage) and kind_of(stage.source, folder) == "videos" for stage in stages)
 
 
-def play_videos(
-    asked: Asked, file: PipelineFile, environment: Environment = HERE, on_progress: OnProgress | None = None
-) -> None:
+def play_videos(asked: Asked, file: PipelineFile, environment: Environment) -> None:
     """Play every video, ``jobs`` at a time or by the workers of a Dask scheduler, and show the result of each.
 
     Raises Exit where a video is damaged or lacks results, or the run was interrupted.
@@ -64,7 +62,7 @@ def play_videos(
     from edgert.video_runs import VideoRuns
 
     screen, view = console(stderr=True), asked.view
-    runs = VideoRuns(file, environment, jobs=asked.jobs, dask=asked.dask, on_progress=on_progress, strict=asked.strict)
+    runs = VideoRuns(file, environment, jobs=asked.jobs, dask=asked.dask)
     log.start_log(view.how, screen, quiet=view.quiet, stages=lambda: file.config.stages)
     for handler in logging.getLogger("edgert").handlers:
         handler.addFilter(_new_notes_only())
@@ -155,10 +153,11 @@ def run_here(asked: Asked) -> None:
                 option.refuse({"--duration": view.duration_s}, _NO_DURATION)
                 option.refuse({"--trace": view.trace}, "each file has a run of its own: --set stages.NAME.source=FILE")
             environment = _make_environment(stack, file, bundle, asked.power)
+            environment = replace(environment, on_progress=bar, strict=asked.strict)
             if videos:
-                play_videos(asked, file, environment, bar)
+                play_videos(asked, file, environment)
                 return
-            pipe = pipeline_in(environment, file, on_progress=bar, strict=asked.strict)
+            pipe = pipeline_in(environment, file)
         ended = run_with_view(pipe, view, report=lambda _: _bundle_json(bundle))
         if bundle is not None:
             _show_engines(bundle)
@@ -171,7 +170,7 @@ def run_on_workers(asked: Asked) -> None:
     file = load_pipeline(asked.path.absolute(), asked.overrides)
     option.refuse({"--dask": not has_videos(file)}, "it is for a videos: source")
     option.refuse({"--duration": asked.view.duration_s}, _NO_DURATION)
-    play_videos(asked, file)
+    play_videos(asked, file, Environment(strict=asked.strict))
 
 
 def open_pipeline(
@@ -336,7 +335,7 @@ def run_emulated(asked: Asked, board: str, mode: str | None, profiles: Sequence[
     for note in place.notes:
         typer.secho(f"note: {note}", err=True)
     with progress.on_first_call(progress.first_time_bar, view.quiet) as bar:
-        pipe = pipeline_in(place.environment, place.file, on_progress=bar)
+        pipe = pipeline_in(replace(place.environment, on_progress=bar), place.file)
     ended = run_with_view(pipe, view, report=place.report, label=place.environment.label, clock=place.environment.clock)
     print_emulated(place.report(ended.summary))
     ended.check()

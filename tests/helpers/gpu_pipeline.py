@@ -145,7 +145,7 @@ class _Piped:
     path: Path
 
     def pipeline(self, **options: Any) -> Pipeline:
-        return pipeline_in(Environment(engines=Engines(self.device)), self.path, **options)
+        return pipeline_in(Environment(engines=Engines(self.device), **options), self.path)
 
 
 class CalledRig(_Piped):

@@ -212,9 +212,8 @@ def test_a_smaller_model_takes_over_between_two_frames(tmp_path: Path) -> None:
     (tmp_path / "p.yaml").write_text(VARIANTS)
     meters, seen = Scripted(), list[object]()
     with pipeline_in(
-        Environment(meters=meters),
+        Environment(meters=meters, callbacks={"out": lambda result: seen.append(result.outputs["find"])}),
         tmp_path / "p.yaml",
-        callbacks={"out": lambda result: seen.append(result.outputs["find"])},
     ) as pipeline:
         pipeline.start()
         meters.cores = 0.9

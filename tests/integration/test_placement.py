@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import edgert
-from edgert.assemble import assemble
+from edgert.assemble import Environment, assemble
 from edgert.backend import EngineOptions
 from edgert.backend.ort import OrtBackend, OrtEngine
 from edgert.board import host
@@ -121,7 +121,7 @@ def write(folder: Path, placement: str, source: str = "", every: int = 1, extra:
 
 def results(path: Path) -> tuple[list[Result], Runner]:
     seen: list[Result] = []
-    assembly = assemble(load_pipeline(path), callbacks={"end": seen.append})
+    assembly = assemble(load_pipeline(path), Environment(callbacks={"end": seen.append}))
     runner = Runner(assembly.tasks)
     runner.start()
     runner.wait(60)

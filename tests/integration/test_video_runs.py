@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import edgert
-from edgert.assemble import HERE
+from edgert.assemble import Environment
 from edgert.config import load_pipeline
 from edgert.engine import build_engine
 from edgert.errors import DeviceError, StageError
@@ -107,14 +107,13 @@ def test_stopped_in_the_middle_of_a_video_it_goes_on_with_that_one(file: Path, t
             runs.stop()
 
     callbacks = {"find": first}
-    runs = VideoRuns(load_pipeline(file), HERE, callbacks=callbacks)
+    runs = VideoRuns(load_pipeline(file), Environment(callbacks=callbacks))
     assert [result.path.name for result in runs.run()] == ["clip0.mp4", "clip1.mp4"]
     assert runs.is_stopped and lines_of(tmp_path) == {"clip0": FRAMES, "clip1": FRAMES}
     assert sorted(path.name for path in (tmp_path / "out").glob("*.mp4")) == ["clip0.mp4", "clip1.mp4"]
     again: list[str] = []
-    results = VideoRuns(
-        load_pipeline(file), HERE, callbacks={"find": lambda result: again.append(result.frame.extra.file)}
-    ).run()
+    here = Environment(callbacks={"find": lambda result: again.append(result.frame.extra.file)})
+    results = VideoRuns(load_pipeline(file), here).run()
     assert [result.state for result in results] == ["before", "before", "ok", "ok", "ok", "ok"]
     assert set(again) == {f"clip{number}.mp4" for number in range(2, COUNT)}
     assert lines_of(tmp_path) == {f"clip{number}": FRAMES for number in range(COUNT)}

@@ -182,7 +182,7 @@ class TestOnABoard:
             unpacked(path, strict=True, machine=ORIN, trt=on.backend) as found,
             raises(PlacementError, why="'conv' runs on gpu, not dla0", fix="--strict"),
         ):
-            pipeline_in(Environment(engines=found.engines), found.file, strict=True).run()
+            pipeline_in(Environment(engines=found.engines, strict=True), found.file).run()
 
     def test_engines_of_the_bundle_are_taken(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         path, packed = trt_bundle(tmp_path / "dock.edgert"), tmp_path / "packed.edgert"

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from edgert.assemble import assemble
+from edgert.assemble import Environment, assemble
 from edgert.errors import ConfigError
 from edgert.runtime.task import FailurePolicy
 from tests.helpers.pipeline_text import pipeline, refused
@@ -15,7 +15,7 @@ RECORDED = 'cam: {source: "synthetic:noise", fps: 5, limit: 3}'
 
 def care(folder: Path, stage: str, source: str = LIVE, top: str = "") -> FailurePolicy:
     file = pipeline(folder, f"{top}stages:\n  {source}\n  x: {{{stage}, from: cam}}\n")
-    assembly = assemble(file, callbacks={"x": lambda _: None})
+    assembly = assemble(file, Environment(callbacks={"x": lambda _: None}))
     try:
         return assembly.task("x").policy
     finally:
