@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ from edgert.stages.preprocess import layout_of
 Array = npt.NDArray[Any]
 
 
-class LoadedEngine:
+class LoadedEngine(AbstractContextManager["LoadedEngine"]):
     """Compiled model that any thread may call; each thread has separate bound tensors.
 
     ``engine(array)`` copies inputs and outputs, so that these belong to the caller. For a loop without copies, write
@@ -89,9 +90,6 @@ class LoadedEngine:
     def close(self) -> None:
         """Free the engine, which must not be called afterwards."""
         self._engine.close()
-
-    def __enter__(self) -> LoadedEngine:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()

@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 from collections.abc import AsyncIterator, Generator, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
 from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -37,7 +37,7 @@ __all__ = ["Pipeline", "ResultTimeout", "Results", "pipeline_in"]
 _LOG = logging.getLogger(__name__)
 
 
-class Pipeline:
+class Pipeline(AbstractContextManager["Pipeline"]):
     """A pipeline, from its file to the end of its last thread.
 
     Threads start with the first call of :meth:`start`, :meth:`run`, :meth:`results`, :meth:`latest` or :meth:`submit`.
@@ -87,9 +87,6 @@ class Pipeline:
         self._newest = dict[str, NewestResult]()
         self._acalls: ThreadPoolExecutor | None = None
         self._ran = False
-
-    def __enter__(self) -> Pipeline:
-        return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None

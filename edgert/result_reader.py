@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import AbstractContextManager
 
 from edgert.errors import StageError
 from edgert.runtime import Result, Runner, Task
@@ -87,7 +88,7 @@ class Tap:
         self._leave()
 
 
-class Results(Iterator[Result]):
+class Results(Iterator[Result], AbstractContextManager["Results"]):
     """An iterator over results; see :meth:`edgert.Pipeline.results`.
 
     To stop early, close it, use it as a context manager, or delete it. Several threads may read: each result goes to
@@ -101,9 +102,6 @@ class Results(Iterator[Result]):
 
     def __del__(self) -> None:
         self.close()
-
-    def __enter__(self) -> Results:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()

@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import weakref
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, overload
@@ -31,7 +32,7 @@ _LOG = logging.getLogger(__name__)
 _STAGE = "see"
 
 
-class Model:
+class Model(AbstractContextManager["Model"]):
     """A model that is called with images and returns what it finds in them.
 
     Settings that are not given come from the file, its exporter's metadata or its family, as for ``edgert new``;
@@ -132,9 +133,6 @@ class Model:
         """Free the engine and its memory. May be called twice."""
         self._closed = True
         self._pipeline.close()
-
-    def __enter__(self) -> Model:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()

@@ -13,6 +13,7 @@ import re
 import stat
 import zipfile
 from collections.abc import Iterable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
@@ -126,7 +127,7 @@ def pack(members: Mapping[str, bytes], file: BinaryIO, first: str = "") -> None:
     file.write(_LABEL + digest.encode())
 
 
-class ZipContainer:
+class ZipContainer(AbstractContextManager["ZipContainer"]):
     """A verified archive, open for reading; a context manager.
 
     Args:
@@ -155,9 +156,6 @@ class ZipContainer:
         except ArtifactError:
             self._file.close()
             raise
-
-    def __enter__(self) -> ZipContainer:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()

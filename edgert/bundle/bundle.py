@@ -30,7 +30,7 @@ _PARTIAL_NAME = "[0-9a-f]" * 32
 """Ending of the names of partly written files."""
 
 
-class Bundle:
+class Bundle(contextlib.AbstractContextManager["Bundle"]):
     """An open bundle with intact members, as a context manager, created by :func:`open_bundle`."""
 
     def __init__(self, container: ZipContainer, manifest: Manifest) -> None:
@@ -40,9 +40,6 @@ class Bundle:
             why = f"its signature has {size_bytes} bytes, {limits.SIGNATURE_BYTES} at most"
             raise damage_error(str(container.path), why)
         self.signature = container.read(SIGNATURE) if size_bytes else b""
-
-    def __enter__(self) -> Bundle:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()

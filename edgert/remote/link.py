@@ -10,6 +10,7 @@ import shlex
 import subprocess
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, BinaryIO
 
@@ -130,7 +131,7 @@ _LONGEST_LINE = 1 << 24
 """Largest size of a line, and of a command's output: a board must not fill this machine's memory."""
 
 
-class Call:
+class Call(AbstractContextManager["Call"]):
     """A running command on the board, as a context manager; leaving it ends ssh, but no job that the board started."""
 
     def __init__(self, address: str, words: Sequence[str]) -> None:
@@ -151,9 +152,6 @@ class Call:
             self._stderr.close()
             what, fix = "ssh cannot be run on this machine", "sudo apt install openssh-client"
             raise DeviceError(what, why=str(error), fix=fix) from error
-
-    def __enter__(self) -> "Call":
-        return self
 
     def __exit__(self, *_: object) -> None:
         self._process.kill()

@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
 from functools import partial
 from itertools import count
@@ -57,7 +57,7 @@ def _replay(session: GpuSession, graph: Graph) -> None:
     session.stream.synchronize()
 
 
-class Candidate:
+class Candidate(AbstractContextManager["Candidate"]):
     """Compiled engine of a tactic with a session for each replica, as in a pipeline; a context manager.
 
     The model has the tactic's form. ``feed`` has the array for each input, for all runs. Raises EdgertError: the
@@ -76,9 +76,6 @@ class Candidate:
             self._runs = [single_run(session, tactic.batch) for session in self._sessions]
             opened.pop_all()
         self._threads = _threads(tactic)
-
-    def __enter__(self) -> Candidate:
-        return self
 
     def __exit__(self, *_: object) -> None:
         for thread in self._threads:

@@ -15,7 +15,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from multiprocessing import Pipe
 from typing import Any, TypeAlias
@@ -146,7 +146,7 @@ def _crash_error(request: BuildRequest, process: _Worker) -> CompileError:
     )
 
 
-class _Worker:
+class _Worker(AbstractContextManager["_Worker"]):
     """Process that builds an engine, until the end of the block.
 
     ``log`` has its lines so far, and ``error`` that which it sent.
@@ -177,9 +177,6 @@ class _Worker:
             ) from error
         finally:
             theirs.close()
-
-    def __enter__(self) -> _Worker:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self._kill()

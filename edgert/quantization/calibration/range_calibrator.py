@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import closing
+from contextlib import AbstractContextManager, closing
 from ctypes import c_bool
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -266,7 +266,7 @@ def fingerprint(model: str, counted: Sequence[str], feed: Feed, settings: Mappin
     return digest.hexdigest()
 
 
-class Journal:
+class Journal(AbstractContextManager["Journal"]):
     """Tally of one calibration, and the file that keeps it.
 
     As a context manager it writes the file on an error, and removes it otherwise. A file of another model, other images
@@ -280,9 +280,6 @@ class Journal:
             before = None if content["before"] is None else _histograms(content["before"])
             self.tally = Tally(content["done"], _histograms(content["counts"]), before, content["settled"])
         self._saved_s = time.monotonic()
-
-    def __enter__(self) -> Journal:
-        return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is not None:
