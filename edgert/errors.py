@@ -218,6 +218,16 @@ def raised_as(
         raise kind(what, why=why or cause(error), where=where, fix=fix) from error
 
 
+@contextmanager
+def located_at(where: str) -> Iterator[None]:
+    """Fill in the place of an error of edgert in the block, unless it already has a closer one."""
+    try:
+        yield
+    except EdgertError as error:
+        error.at(where)
+        raise
+
+
 def nearest(word: str, known: Iterable[str]) -> str:
     """Return ``"; did you mean 'x'?"`` for the closest known word, or an empty string."""
     match = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)

@@ -19,7 +19,7 @@ from edgert.clock import REAL, Clock
 from edgert.config import InferStage, ModelConfig, PipelineConfig, PipelineFile, flow, model_section
 from edgert.config.stages import PackageStage, PythonStage, SinkStage, SourceStage
 from edgert.engine import build_engine, check_open, image_input, output_shapes
-from edgert.errors import ConfigError, EdgertError
+from edgert.errors import ConfigError, EdgertError, located_at
 from edgert.graph import Model, load
 from edgert.graph.batch_size import with_open_batch
 from edgert.memory.cuda import CudaDevice
@@ -339,14 +339,12 @@ class Models:
             with suppress(EdgertError):  # shapes alone may not determine the decoder
                 return checked_decoder(plain, tuple(output_shapes(engine)), network, names)
             return plain
-        try:
+        with located_at(where):
             shapes = tuple(output_shapes(engine))
             if has_unknown_activation(model.task) and model.onnx.is_file():  # the graph may show it without a frame
                 task = with_activation(model.task, load(model.onnx), shapes, len(labels), as_auto=True)
                 model = model.model_copy(update={"task": task})
             return fitting_decoder(model, labels, shapes, network, where, self.directory, names)
-        except EdgertError as error:
-            raise error.at(where)  # noqa: B904 - the same error, with its place
 
     def _engine(self, name: str, config: ModelConfig, threads: int) -> Engine:
         engine = self.engines.get(name)

@@ -27,7 +27,7 @@ import numpy as np
 from edgert.config import ClassifyTask, EmbedTask, KeypointsTask, SegmentTask, TaskConfig, model_section
 from edgert.dataset import coco_file, labels as label_files, layouts
 from edgert.dataset.images import FileDataset, ImageDataset, fair_order, open_images
-from edgert.errors import ConfigError, EdgertError, nearest
+from edgert.errors import ConfigError, located_at, nearest
 from edgert.stages.source.stills import SUFFIXES
 
 _SHOWN = 5
@@ -63,7 +63,7 @@ def open_dataset(
     cannot be opened.
     """
     path = Path(source).expanduser().absolute()
-    try:
+    with located_at(where):
         of_points = isinstance(task, KeypointsTask)
         if path.is_file() and path.suffix.lower() == ".json":
             return _coco_dataset(path, labels, limit)
@@ -82,8 +82,6 @@ def open_dataset(
             return found
         note = f"no labels: versions are compared; searched for {layouts.LOOKED_FOR}, in {path}"
         return LabeledDataset(path, open_images(source, limit=limit, where=where), notes=(note,))
-    except EdgertError as error:
-        raise error.at(where)  # noqa: B904 - the same error, with its place
 
 
 def _coco_dataset(path: Path, labels: Sequence[str], limit: int | None) -> LabeledDataset:

@@ -22,7 +22,7 @@ from edgert.cluster import Cluster
 from edgert.config import ClassifyTask, DetectTask, KeypointsTask, ModelConfig, TaskConfig
 from edgert.dataset import ImageFeed, LabeledDataset, feed_of
 from edgert.engine import build_engine, output_shapes
-from edgert.errors import ConfigError, EdgertError, ModelError
+from edgert.errors import ConfigError, ModelError, located_at
 from edgert.evaluation.score import Agreement, BoxScorer, ClassScorer, ImageScores, Note
 from edgert.evaluation.task_scores import MultiLabelScorer, Scorer, scorer_for
 from edgert.graph import Model
@@ -100,7 +100,7 @@ def open_evaluation(
     one image, or the task does not fit its outputs. Raises ConfigError: the labels do not fit the task. Raises
     BuildError: the backend refuses the model.
     """
-    try:
+    with located_at(where):
         names = labels_of(config, where) if labels is None else tuple(labels)
         truth = dataset.ground_truth
         scorer = Agreement() if truth is None else scorer_for(truth, config.task, tracking)
@@ -116,8 +116,6 @@ def open_evaluation(
                 if isinstance(scorer, ClassScorer) and (largest := max(scorer.ground_truth.classes, default=0)) >= most:
                     what, why = f"label {largest} is not a class of the model", f"it has {most}, counted from 0"
                     raise ConfigError(what, why=why, fix="number the labels in the order of training")
-    except EdgertError as error:
-        raise error.at(where)  # noqa: B904 - the same error, with its place
     checked = CheckedRecords(decoder, RecordCheck(config.onnx.stem, decoder))  # filters records as a pipeline does
     opened = partial(
         open_evaluation, model, config, dataset, labels=labels, directory=directory, where=where, tracking=tracking
@@ -277,10 +275,8 @@ def _evaluate_image(setup: EvaluationSetup, index: int, run: Run) -> tuple[Note,
     started = time.perf_counter()
     outputs = run({setup.feed.input_name: tensor})
     run_s = time.perf_counter() - started
-    try:
+    with located_at(setup.feed.name(index)):
         return setup.scorer.note(index, setup.decoder(setup.image_outputs(outputs), geometry)), run_s
-    except EdgertError as error:
-        raise error.at(setup.feed.name(index))  # noqa: B904 - the same error, with its image
 
 
 _SHARD, _AHEAD = 8, 2  # images of a task, and tasks for each thread of the cluster

@@ -12,7 +12,7 @@ from edgert.board.sections import Precision
 from edgert.config import ModelConfig, PipelineFile
 from edgert.config.engine_choice import TENSORRT, TENSORRT_DLA, ReplicateConfig
 from edgert.engine import default_profile
-from edgert.errors import EdgertError, PlacementError
+from edgert.errors import PlacementError, located_at
 from edgert.graph import Graph, load, read
 from edgert.graph.bounded_shapes import bound_shapes
 from edgert.graph.count import multiply_adds
@@ -100,7 +100,7 @@ def planned_models(file: PipelineFile) -> tuple[PlannedModel, ...]:
     found = []
     for demand in demands(file.config):
         config, where = file.config.models[demand.model], file.where("models", demand.model)
-        try:
+        with located_at(where):
             model = load(config.onnx)
             if not file.config.engines or any(name in (TENSORRT, TENSORRT_DLA) for name in file.config.engines):
                 refuse_integers(read(model))
@@ -108,8 +108,6 @@ def planned_models(file: PipelineFile) -> tuple[PlannedModel, ...]:
             names = remaining_rewrites(config.skip_rewrites, f"{where}.skip_rewrites")
             graph = fit(read(prepare_for_dla(model, shapes)), names)[0]
             sizes = bound_shapes(graph, config.objects)
-        except EdgertError as error:
-            raise error.at(where)  # noqa: B904 - the same error, with its place
         # On a board, auto means INT8 with calibration images, otherwise FP16, which is faster than FP32 on the GPU and
         # the DLA of every Jetson.
         auto: Precision = "int8" if config.calibrate is not None else "fp16"

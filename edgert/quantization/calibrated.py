@@ -11,7 +11,7 @@ from pathlib import Path
 from edgert.config import ModelConfig
 from edgert.dataset import ImageDataset, ImageFeed, feed_of, open_images
 from edgert.engine import default_profile
-from edgert.errors import CalibrationError, EdgertError, ModelError
+from edgert.errors import CalibrationError, ModelError, located_at
 from edgert.graph import Model, Shapes, clean, inputs, load, operators, raise_opset, read, with_shapes, write
 from edgert.quantization.calibration import value_histogram, walk
 from edgert.quantization.calibration.range_calibrator import calibrate
@@ -213,7 +213,7 @@ def calibrate_section(
     there are too few, or they give values that cannot be used. Raises EdgertError: the model or the images cannot be
     read.
     """
-    try:
+    with located_at(run.where):
         requested = config.calibrate
         if images is None:
             if requested is None:
@@ -242,8 +242,6 @@ def calibrate_section(
             bar=run.bar,
             stop=run.stop,
         )
-    except EdgertError as error:
-        raise error.at(run.where)  # noqa: B904 - the same error, with its place
     return CalibratedModel(model, table, feed, whole)
 
 
@@ -255,12 +253,10 @@ def with_ranges(
     Images, by default those of the section, are used to correct biases and to compare. Raises CalibrationError: the
     file is damaged, or belongs to another model. Raises EdgertError: the model or the images cannot be read.
     """
-    try:
+    with located_at(where):
         model = prepare_section_model(load(config.onnx), config)
         table = ranges if isinstance(ranges, RangeTable) else load_table(ranges, model)
         if images is None and config.calibrate is not None:
             images = open_images(config.calibrate.images, limit=config.calibrate.limit)
         feed = None if images is None else feed_of(images, model, config)
-    except EdgertError as error:
-        raise error.at(where)  # noqa: B904 - the same error, with its place
     return CalibratedModel(model, table, feed)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from dla import Target as Dla
 from edgert.config import ModelConfig
-from edgert.errors import BuildError, EdgertError
+from edgert.errors import BuildError, located_at
 from edgert.evaluation import EvaluationResult
 from edgert.evaluation.score import is_uninformative
 from edgert.graph import Model
@@ -88,7 +88,7 @@ def quantize_section(
     budget is not ``is_sound``. Raises BuildError: the budget cannot be met; the error names the layers that cost most.
     Raises CalibrationError: ``run.stop`` was set. Raises EdgertError: labels or model cannot be used.
     """
-    try:
+    with located_at(run.where):
         run.log("quantizing")
         evaluator = evaluator_of(config, calibrated, run, by_task=by_task)
         made = quantize_and_recover(
@@ -105,8 +105,6 @@ def quantize_section(
             raise _budget_error(evaluator, made)
         run.log("comparing layer by layer")
         found = quantization_result(made, calibrated.feeds(SCAN_IMAGES))
-    except EdgertError as error:
-        raise error.at(run.where)  # noqa: B904 - the same error, with its place
     if made.quantizer.model is not calibrated.model:
         found = replace(found, quantized=replace(made.quantized, notes=(_SMOOTHED, *made.quantized.notes)))
     accuracy = made.result.accuracy if made.result else None

@@ -9,7 +9,7 @@ from edgert.backend import Store, base
 from edgert.board.host import cpu_name
 from edgert.config import ModelConfig
 from edgert.dataset import ImageDataset, LabeledDataset, open_images
-from edgert.errors import EdgertError
+from edgert.errors import located_at
 from edgert.files import FileStore, cache_folder
 from edgert.graph import Model, from_bytes, load, to_bytes
 from edgert.quantization.run import DEFAULT_RUN, Job, Run, Target, is_quantized, needs_images
@@ -43,10 +43,8 @@ def in_precision(
     model = load(config.onnx)
     if not config.is_converted or is_quantized(model):
         return model
-    try:
+    with located_at(run.where):
         key = _key(model, config, job)
-    except EdgertError as error:
-        raise error.at(run.where)  # noqa: B904 - the same error, with its place
     store = store or FileStore(cache_folder() / "precision")
     content = store.get(key)
     if content is None:
@@ -63,15 +61,11 @@ def check_precision(config: ModelConfig, where: str = "") -> None:
     Raises CalibrationError: precision is int8, and no images are named. Raises EdgertError: images or labels are
     missing.
     """
-    try:
+    with located_at(f"{where}.calibrate"):
         if config.precision == "int8" or config.calibrate is not None:
             _calibration_images(config)
-    except EdgertError as error:
-        raise error.at(f"{where}.calibrate")  # noqa: B904 - the same error, with its place
-    try:
+    with located_at(f"{where}.accuracy"):
         _accuracy_dataset(config)
-    except EdgertError as error:
-        raise error.at(f"{where}.accuracy")  # noqa: B904 - the same error, with its place
 
 
 def _key(model: Model, config: ModelConfig, job: Job) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 from edgert.backend.ort import Function
 from edgert.config import CalibrateConfig, ModelConfig
 from edgert.dataset import ImageDataset, open_images
-from edgert.errors import ConfigError, EdgertError, nearest
+from edgert.errors import ConfigError, located_at, nearest
 from edgert.evaluation import Candidate
 from edgert.graph import Model, load
 from edgert.quantization import conversion, int8_model, recovery
@@ -91,7 +91,7 @@ def make_versions(
                 f"{option} is for INT8, and no INT8 version is requested", fix="add --precision int8 or --emulate dla"
             )
     found: list[Version] = []
-    try:
+    with located_at(run.where):
         if needs_ranges:
             base = _calibrate(config, calibrate, ranges, images, run)
             targets: list[Target] = ["ort"] if "int8" in precisions else []
@@ -99,8 +99,6 @@ def make_versions(
             found += [_make_int8(base, target) for target in targets]
         if "fp16" in precisions:
             found.append(Version("fp16", "FP16", conversion.fp16_model(load(config.onnx), config)[0]))
-    except EdgertError as error:
-        raise error.at(run.where)  # noqa: B904 - the same error, with its place
     return {version.name: version for version in found}
 
 

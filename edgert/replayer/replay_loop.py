@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from edgert.errors import EdgertError, StageError
+from edgert.errors import StageError, located_at
 from edgert.runtime import AsyncStage, Result, Source, Task, records
 from edgert.runtime.decisions import Entry
 from edgert.runtime.frame import Frame
@@ -145,10 +145,8 @@ class ReplayLoop:
         """Open every stage, the last first. Raises EdgertError."""
         for task in reversed(self._tasks):
             if not isinstance(task.stage, Source):
-                try:
+                with located_at(f"stage {task.name!r}"):
                     task.stage.open()
-                except EdgertError as error:
-                    raise error.at(f"stage {task.name!r}")  # noqa: B904 - the same error, with its place
 
     def act(self, entry: Entry) -> None:
         """Make the decision of an entry again. Raises EdgertError if a replaced stage cannot be made."""

@@ -11,7 +11,7 @@ import numpy as np
 from edgert.config import ModelConfig, PipelineFile, PipelineSource, TaskConfig, load_pipeline
 from edgert.config.model_section import PythonTask, value_of, verb_of
 from edgert.engine import output_shapes
-from edgert.errors import ConfigError, EdgertError, ModelError, nearest
+from edgert.errors import ConfigError, ModelError, located_at, nearest
 from edgert.graph import Model, inputs, load
 from edgert.reporter import OnProgress
 from edgert.stages.decode.kinds import fitting_decoder, labels_of
@@ -67,7 +67,7 @@ def check(
     name = _model_name(file, model)
     config, where = file.config.models[name], file.where("models", name)
     photos = [] if data is not None else read_photos(images)
-    try:
+    with located_at(where):
         labels = labels_of(config, where)
         found = load_subject(config, labels, where)
         tasks = readings(config.task, found.engine, labels, found.network)
@@ -75,8 +75,6 @@ def check(
         with suppress(ModelError):  # the written decoder reads other outputs, which becomes a finding
             names = [tensor.name for tensor in found.engine.outputs]
             fitting_decoder(config, labels, tuple(output_shapes(found.engine)), found.network, where, names=names)
-    except EdgertError as error:
-        raise error.at(where)  # noqa: B904 - the same error, with its place
     written = Setting(config.input, config.task)
     base = Setting(config.input, tasks[0])
     model_file = load(config.onnx)
