@@ -472,10 +472,8 @@ class Running:
             return None
         from edgert.timeline.telemetry import telemetry_of
 
-        try:
+        with self.file.locating("telemetry"):
             return telemetry_of(url, self.tracing, self.file.config.name)
-        except EdgertError as error:
-            raise self.file.located(error, "telemetry")  # noqa: B904 - the same error, with its place
 
     def _open_socket(self) -> ControlSocket | None:
         """Return an open socket for ``edgert ctl`` and ``top``; None, with a warning, if it cannot be opened."""

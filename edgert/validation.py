@@ -116,10 +116,8 @@ def _check_operators(file: PipelineFile) -> None:
         with_plugins = with_plugins or (config.backend == "auto" and not chain <= {ORT, ORT_CUDA})
         if with_plugins:
             continue
-        try:
+        with file.locating(file.where("models", name, "onnx")):
             why = unsupported_nodes(load(config.onnx), own)
-        except ModelError as error:
-            raise file.located(error, file.where("models", name, "onnx"))  # noqa: B904 - the same error, with its line
         if why:
             raise ModelError(
                 f"no engine can run model {name!r}",

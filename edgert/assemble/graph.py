@@ -18,7 +18,7 @@ from edgert.backend import Engine
 from edgert.backend.chain import Replicated
 from edgert.clock import REAL, Clock, NotedClock
 from edgert.config import PipelineFile, flow, stages as section
-from edgert.errors import ConfigError, EdgertError, StageError
+from edgert.errors import ConfigError, StageError
 from edgert.memory import Counter
 from edgert.memory.cuda import CudaDevice
 from edgert.placement.segment_engines import SegmentedEngine
@@ -398,7 +398,7 @@ class _Assembler:
     def _tasks_of(self, name: str, stage: section.StageConfig, streams: frozenset[str]) -> list[Task]:
         """Return the connected tasks that run a stage; the first receives its input."""
         where = self.file.where("stages", name)
-        try:
+        with self.file.locating(where):
             check_stage_classes(self.file, name)
             if not isinstance(stage, section.InferStage):
                 task = Task(name, self._make(name, stage, where))
@@ -410,18 +410,14 @@ class _Assembler:
             is_split = any(len(branch.stages) > 1 for branch in branches)
             capacity = flow.SEGMENT_QUEUE if is_split else flow.STAGE_QUEUE
             return branch_tasks(name, branches, streams, capacity, stage.every, self.models.choice)
-        except EdgertError as error:
-            raise self.file.located(error, where)  # noqa: B904 - the same error, with its place
 
     def remake_stage(self, file: PipelineFile, name: str) -> Source | Stage:
         """Make the source or stage of that name from another file. Raises EdgertError."""
         other = copy(self)
         other.file, other.config = file, file.config
-        try:
+        with file.locating(file.where("stages", name)):
             check_stage_classes(file, name)
             return other._make(name, file.config.stages[name], file.where("stages", name))
-        except EdgertError as error:
-            raise file.located(error, file.where("stages", name))  # noqa: B904 - the same error, with its place
 
     def load_model(self, file: PipelineFile, model: str) -> Loaded:
         """Load a model of another file for all stages that run it. Raises EdgertError; nothing is left open then."""

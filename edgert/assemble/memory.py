@@ -300,10 +300,8 @@ def _plan_reduced(file: PipelineFile, has_engines: bool) -> tuple[PipelineFile, 
 def _plan_unreduced(file: PipelineFile, process: tuple[Part, ...], has_engines: bool) -> Footprint:
     config, engines = file.config, list[Part]()
     for name, replicas in _replicas(file).items():
-        try:
+        with file.locating(file.where("models", name)):
             engines += engine_parts(name, sizes_of(config, name), replicas)
-        except EdgertError as error:
-            raise file.located(error, file.where("models", name))  # noqa: B904 - the same error, with its place
     # Models that never run at the same time may share an arena, as large as the largest of them needs.
     at = {part.name: number for number, part in enumerate(engines) if part.kind == "activations"}
     for turns in alternating_models(config):

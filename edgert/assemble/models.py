@@ -113,7 +113,7 @@ class Models:
 
     def _branches(self, name: str, stage: InferStage, model: ModelConfig, live: bool) -> list[Branch]:
         """Return the branches of one model. Raises as :meth:`branches` does."""
-        try:
+        with self.file.locating(self.file.where("models", stage.infer)):
             plan = self._placer.plan(stage.infer, model, stage, lambda: self._load_model(stage.infer, model))
             if stage.batch and model.placement != "auto":
                 why = "placed models take one frame at a time"
@@ -121,8 +121,6 @@ class Models:
             if isinstance(plan, SplitModel):
                 return [self._split(name, stage, model, plan)]
             return self._branches_of_model(name, stage, model, plan, live)
-        except EdgertError as error:
-            raise self.file.located(error, self.file.where("models", stage.infer))  # noqa: B904 - with its place
 
     def _model_section(self, name: str) -> ModelConfig:
         config = self.config.models[name]

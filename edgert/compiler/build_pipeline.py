@@ -20,7 +20,7 @@ from edgert.compiler.model_forms import PLAN, ModelForms, build_forms, pack_mode
 from edgert.config import InferStage, PipelineConfig, PipelineFile, SinkStage, SourceStage, load_pipeline
 from edgert.config.file_overlay import as_written
 from edgert.config.pipeline_file import CODE_PREFIX, PipelineSource
-from edgert.errors import ArtifactError, ConfigError, EdgertError, raised_as, shown
+from edgert.errors import ArtifactError, ConfigError, raised_as, shown
 from edgert.files import cache_folder, total_bytes
 from edgert.quantization.precision import check_precision
 from edgert.reporter import OnProgress, Progress, reporter_of
@@ -178,10 +178,8 @@ def build(
     if not file.config.models:
         raise ConfigError("this pipeline has no model to build", where=file.where("models"))
     for name, config in file.config.models.items():
-        try:
+        with file.locating():
             check_precision(config, f"models.{name}")  # reports missing images and labels before minutes of work
-        except EdgertError as error:
-            raise file.located(error)  # noqa: B904 - the same error, with its line
     if tune:
         from edgert.compiler.tuning_step import check_tune
 

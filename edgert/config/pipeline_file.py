@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, TypeVar, get_args, get_origin
@@ -259,6 +259,15 @@ class PipelineFile:
         bare = error.where.startswith(("stages.", "models.")) and " " not in error.where
         error.where = self.where(*error.where.split(".")) if bare else error.where or default
         return error
+
+    @contextmanager
+    def locating(self, default: str = "") -> Iterator[None]:
+        """Add file and line to an error of the block; see :meth:`located`."""
+        try:
+            yield
+        except EdgertError as error:
+            self.located(error, default)
+            raise
 
 
 PipelineSource = str | Path | Mapping[str, Any] | PipelineFile

@@ -14,7 +14,7 @@ from pathlib import Path, PureWindowsPath
 from typing import TYPE_CHECKING, Any
 
 from edgert import limits
-from edgert.errors import CONTROL, ModelError, cause, nearest, raised_as
+from edgert.errors import CONTROL, ModelError, nearest, raised_as
 from edgert.graph import model as messages
 from edgert.graph.model import Model
 from edgert.graph.size_inputs import add_batch, bind_sizes
@@ -377,7 +377,8 @@ def load(path: str | PathLike[str], *, bound: bool = True) -> Model:
 
 def read_file(file: Path) -> bytes:
     """Return the bytes of a model file; raise ModelError where it cannot be read or is larger than 2 GiB."""
-    try:
+    fix = "check the permissions of the file and its folders"
+    with raised_as(ModelError, f"cannot read model {str(file)!r}", fix=fix):
         if file.is_file():
             messages.check_size(file.stat().st_size, file)
             return file.read_bytes()
@@ -390,9 +391,6 @@ def read_file(file: Path) -> bytes:
         known = [item.name for item in file.parent.glob("*.onnx")] if file.parent.is_dir() else []
         why = f"no file {file.name!r} in {str(file.parent.absolute())!r}{nearest(file.name, known)}"
         raise ModelError(f"model {str(file)!r} does not exist", why=why, fix="check the path")
-    except OSError as error:
-        fix = "check the permissions of the file and its folders"
-        raise ModelError(f"cannot read model {str(file)!r}", why=cause(error), fix=fix) from error
 
 
 def _parse(data: bytes, file: Path) -> onnx.ModelProto:

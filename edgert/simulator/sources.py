@@ -27,6 +27,7 @@ from edgert.simulator.threads import Channel, Perform, Sender, Thread, Token
 
 _FIX = 'one object per line: {"time_s": 0.033, "objects": 4}, or what sink: jsonl wrote'
 _COUNTED = ("detections", "keypoints")
+_ODD = (ValueError, TypeError, KeyError, OverflowError, RecursionError)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,10 +56,8 @@ def read_trace(path: Path) -> Mapping[str, Trace]:
         if not line.strip():
             continue
         where = f"{path}:{number}"
-        try:
+        with raised_as(ConfigError, "cannot parse a line of the trace", of=_ODD, where=where, fix=_FIX):
             stream, time_ms, objects = _frame(json.loads(line))
-        except (ValueError, TypeError, KeyError, OverflowError, RecursionError) as error:
-            raise ConfigError("cannot parse a line of the trace", why=str(error), where=where, fix=_FIX) from error
         before = found[stream]
         if before and time_ms <= before[-1][0]:
             raise ConfigError("a frame comes before the last one", why=f"{time_ms:g} ms after {before[-1][0]:g} ms",

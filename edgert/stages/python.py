@@ -4,7 +4,7 @@ import inspect
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from edgert.errors import ConfigError, StageError
+from edgert.errors import ConfigError, StageError, raised_as
 from edgert.runtime import Detections, Result, Stage
 from edgert.user_code import constructor_errors
 
@@ -91,10 +91,8 @@ def check_function(title: str, function: Any, args: Mapping[str, Any], where: st
         signature = inspect.signature(checked)
     except (TypeError, ValueError):  # functions written in C may have no signature
         return checked
-    try:
+    what = f"{title} cannot call {getattr(checked, '__name__', 'its object')}{signature}"
+    fix = "accept a Result as the first argument, and the keys under args: by name"
+    with raised_as(ConfigError, what, of=TypeError, where=where, fix=fix):
         signature.bind(None, **args)
-    except TypeError as error:
-        what = f"{title} cannot call {getattr(checked, '__name__', 'its object')}{signature}"
-        fix = "accept a Result as the first argument, and the keys under args: by name"
-        raise ConfigError(what, why=str(error), where=where, fix=fix) from error
     return checked

@@ -10,8 +10,9 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
+from edgert import installation
 from edgert.config import ModelConfig
-from edgert.errors import BuildError, EdgertError
+from edgert.errors import BuildError, EdgertError, raised_as
 from edgert.tuner.candidates import ON_GPU, Tactic, with_tactic
 
 _LIMIT_S = 1800.0
@@ -40,27 +41,24 @@ def footprint(tactic: Tactic, onnx: Path, config: ModelConfig) -> Footprint:
     if config.input.size is not None:  # in the form of a pipeline file
         section["input"]["size"] = "{}x{}".format(*config.input.size)
     question = {"tactic": tactic.to_json(), "section": {**section, "onnx": str(onnx.absolute())}}
-    root = str(Path(__file__).resolve().parents[2])
-    path = os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH"))))
-    try:
+    what, where = f"{tactic.backend} did not finish in time", str(config.onnx)
+    with raised_as(BuildError, what, of=subprocess.TimeoutExpired, where=where):
         done = subprocess.run(
             [sys.executable, "-m", "edgert.tuner.memory_use"],
             input=json.dumps(question),
             capture_output=True,
             text=True,
             timeout=_LIMIT_S,
-            env={**os.environ, "PYTHONPATH": path},
+            env={**os.environ, "PYTHONPATH": installation.python_path()},
             start_new_session=True,  # so that Ctrl-C does not reach it and look like a crash
             check=False,
         )
-    except subprocess.TimeoutExpired as error:
-        raise BuildError(f"{tactic.backend} did not finish in time", why=str(error), where=str(config.onnx)) from error
     if done.returncode != 0:
         last = done.stderr.strip().splitlines()[-1:] or [f"exit code {done.returncode}"]
-        raise BuildError(f"{tactic.backend} crashed", why=last[0], where=str(config.onnx))
+        raise BuildError(f"{tactic.backend} crashed", why=last[0], where=where)
     answer = json.loads(done.stdout)
     if "refused" in answer:
-        raise BuildError(answer["refused"], why=answer["why"], where=str(config.onnx))
+        raise BuildError(answer["refused"], why=answer["why"], where=where)
     return Footprint(**answer)
 
 

@@ -19,7 +19,7 @@ from edgert.backend.tensorrt.library import Library, full_version
 from edgert.board import Machine
 from edgert.board.detect import package_version
 from edgert.board.devices import CudaDriver
-from edgert.errors import ArtifactError, BuildError
+from edgert.errors import ArtifactError, BuildError, raised_as
 from edgert.graph import Model
 
 # Facts: named properties of the machine and the request that an engine depends on.
@@ -156,13 +156,12 @@ def read_built_engine(content: bytes, request: BuildRequest, where: str = "") ->
     """Read :attr:`BuiltEngine.content` of a request with the same facts. Raises ArtifactError for other content."""
     record, _, plan = content.partition(b"\n")
     plain = read_record(record, where)
-    try:
+    odd = (ValueError, KeyError, TypeError, AttributeError, BuildError)
+    with raised_as(ArtifactError, "another version of edgert cached this engine", of=odd, where=where):
         formats = {name: Format(**form) for name, form in plain["formats"].items()}
         final = replace(request, placement=plain["placement"], pools=Pools(**plain["pools"]), formats=formats)
         result = build_process.result_of(plain["result"], plan)
         return BuiltEngine(plain["facts"], final, result, tuple(plain["attempts"]), plain["power_mode"], cached=True)
-    except (ValueError, KeyError, TypeError, AttributeError, BuildError) as error:
-        raise ArtifactError("another version of edgert cached this engine", why=str(error), where=where) from error
 
 
 def read_record(record: bytes, where: str = "") -> Mapping[str, Any]:

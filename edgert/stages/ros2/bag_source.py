@@ -85,16 +85,14 @@ class SqliteBag:
         """
         wanted = (*topics, *topics, *topics)[:3]
         for file in self._files:
-            try:
-                with closing(self._connect(file)) as database:
-                    for topic, time_ns, data in database.execute(_MESSAGES, wanted):
-                        if data[:4] == _ZSTD:
-                            fix = "record without --compression-mode message, or convert it: ros2 bag convert"
-                            raise StageError(f"the messages of {file} are compressed", where=self._where, fix=fix)
-                        yield topic, time_ns, data
-            except sqlite3.Error as error:
-                what, fix = f"{file} is damaged or cut off", "copy it again, or save the rest: sqlite3 FILE .recover"
-                raise StageError(what, why=cause(error), where=self._where, fix=fix) from error
+            what, fix = f"{file} is damaged or cut off", "copy it again, or save the rest: sqlite3 FILE .recover"
+            as_error = raised_as(StageError, what, of=sqlite3.Error, where=self._where, fix=fix)
+            with as_error, closing(self._connect(file)) as database:
+                for topic, time_ns, data in database.execute(_MESSAGES, wanted):
+                    if data[:4] == _ZSTD:
+                        fix = "record without --compression-mode message, or convert it: ros2 bag convert"
+                        raise StageError(f"the messages of {file} are compressed", where=self._where, fix=fix)
+                    yield topic, time_ns, data
 
     @staticmethod
     def _connect(file: Path) -> sqlite3.Connection:

@@ -13,7 +13,7 @@ from urllib.parse import unquote, urlsplit
 
 from edgert import installation, limits
 from edgert.config.stages import SourceStage
-from edgert.errors import ConfigError, DeviceError, nearest, printable
+from edgert.errors import ConfigError, DeviceError, nearest, printable, raised_as
 from edgert.memory import Receipt, lend
 from edgert.runtime.frame import U8, Delivery, Frame, FrameExtra
 from edgert.runtime.stage import SourceStats
@@ -209,12 +209,10 @@ def nats_source(name: str, config: SourceStage, context: Context) -> NatsSource:
     if not isinstance(group, str) or not re.fullmatch(r"[\w-]{1,50}", group):
         fix = "up to 50 letters, digits, _ and -, like group: plates"
         raise ConfigError("source: nats needs a name for its group", where=f"stages.{name}.options", fix=fix)
-    try:
+    with raised_as(ConfigError, "source: nats cannot be used", of=ValueError, where=where, fix=f"like {example}"):
         parts = urlsplit(config.source)
         host, _ = parts.hostname, parts.port
         certificates = Tls.model_validate(tls or {})
-    except ValueError as error:
-        raise ConfigError("source: nats cannot be used", why=str(error), where=where, fix=f"like {example}") from error
     subject = parts.path.lstrip("/") or DEFAULT_SUBJECT
     if not host or not re.fullmatch(r"[^.\s]+(\.[^.\s]+)*", subject):
         what = f"{redact(config.source)!r} is not the address of a NATS server and a subject"

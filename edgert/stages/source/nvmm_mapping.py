@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal
 
-from edgert.errors import DeviceError
+from edgert.errors import DeviceError, raised_as
 from edgert.runtime.frame import Color
 
 _MAX_PLANES, _PADDING = 4, 4
@@ -144,12 +144,10 @@ class JetsonCalls:
     has_cuda_buffers = False
 
     def __init__(self) -> None:
-        try:
+        fix = "NVMM is a Jetson's: elsewhere end the pipeline with … ! videoconvert"
+        with raised_as(DeviceError, "there is no NVMM memory here", fix=fix):
             self._surface = ctypes.CDLL("libnvbufsurface.so.1.0.0")
             self._cuda = ctypes.CDLL("libcuda.so.1")
-        except OSError as error:
-            fix = "NVMM is a Jetson's: elsewhere end the pipeline with … ! videoconvert"
-            raise DeviceError("there is no NVMM memory here", why=str(error), fix=fix) from error
         names = "NvBufSurfaceMapCudaBuffer", "NvBufSurfaceUnMapCudaBuffer"
         self.has_cuda_buffers = all(hasattr(self._surface, name) for name in names)
 

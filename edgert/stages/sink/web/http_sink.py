@@ -14,7 +14,7 @@ from http import HTTPStatus
 from typing import TypeVar
 
 from edgert import limits
-from edgert.errors import StageError, cause
+from edgert.errors import StageError, raised_as
 from edgert.runtime import health
 from edgert.runtime.json_form import plain
 from edgert.runtime.records import Result
@@ -167,10 +167,9 @@ class HttpSink:
         return await asyncio.shield(task)
 
     async def _run(self, worker: Worker, work: Callable[[], _T]) -> _T:
-        try:
+        # The server would take an OSError for one of the client's connection.
+        with raised_as(StageError, "the answer cannot be made"):
             return await asyncio.wrap_future(worker.submit(work))
-        except OSError as error:  # else the server takes it for the client's connection
-            raise StageError("the answer cannot be made", why=cause(error)) from error
 
     async def _control(self, exchange: Exchange, request: Request) -> Response:
         """Return the answer to a request to change the pipeline.
