@@ -110,7 +110,8 @@ def with_biases(
                 inputs[1:] = form.parameters(new)
             node = replace(node, inputs=tuple(inputs), attributes=new.attributes)
         form.builder.nodes.append(node)
-    form.builder.store_values({name: after.constants[name] for name in after.constants.keys() - before.constants})
+    added = {name: array for name, array in after.constants.items() if name not in before.constants}
+    form.builder.store_values(added)
     made = form.builder.finish()
     return replace(made, nodes=draft.needed(made.nodes, made.output_names))
 
