@@ -21,69 +21,17 @@ using std::ceil;
 #define __align__(bytes) __attribute__((aligned(bytes)))
 
 struct Place { int x, y, z; };
-static Place threadIdx, blockIdx, gridDim;
-
 enum { RUNS, WAITS_FOR_WARP, WAITS_FOR_BLOCK, DONE };
 struct Thread { ucontext_t context; jmp_buf place; bool has_begun; Place at; int number, state; std::vector<char> stack; };
-static ucontext_t ends;
-static jmp_buf turns;
-static Thread* running;
-static const void* given;
-static void (*chosen)(const void*);
-
-static uint64_t passed_on[64][32];  // by each thread of each warp to the others
-
-// Jumps instead of swapcontext, which asks the kernel for the signals' mask each time. A context lasts for all blocks.
-static void wait_for(int whom) {
-    running->state = whom;
-    if (!_setjmp(running->place)) _longjmp(turns, 1);
-}
-static void go_on(Thread& one) {
-    if (_setjmp(turns)) return;
-    if (one.has_begun) _longjmp(one.place, 1);
-    one.has_begun = true;
-    setcontext(&one.context);
-}
+#pragma GCC visibility push(hidden)  // each kernel has its own
+extern Place threadIdx, blockIdx, gridDim;
+extern Thread* running;
+extern uint64_t passed_on[64][32];  // by each thread of each warp to the others
+void wait_for(int whom);
+void run(void (*kernel)(const void*), const void* argument, const int* grid, const int* block);
+#pragma GCC visibility pop
 static void __syncthreads() { wait_for(WAITS_FOR_BLOCK); }
 static void __syncwarp(unsigned = ~0u) { wait_for(WAITS_FOR_WARP); }
-static void start() { for (;;) chosen(given), wait_for(DONE); }
-
-// Lets go on who waits for nobody any more: `count` threads, a warp or a block.
-static void release(Thread* threads, int count, int waits) {
-    for (int i = 0; i < count; ++i) if (threads[i].state < waits) return;
-    for (int i = 0; i < count; ++i) if (threads[i].state == waits) threads[i].state = RUNS;
-}
-
-static void run(void (*kernel)(const void*), const void* argument, const int* grid, const int* block) {
-    static std::vector<Thread> threads;
-    chosen = kernel, given = argument;
-    const int count = block[0] * block[1];
-    gridDim = {grid[0], grid[1], grid[2]};
-    threads.resize(count);
-    for (int z = 0; z < grid[2]; ++z) for (int y = 0; y < grid[1]; ++y) for (int x = 0; x < grid[0]; ++x) {
-        blockIdx = {x, y, z};
-        for (int i = 0; i < count; ++i) {
-            Thread& one = threads[i];
-            one.at = {i % block[0], i / block[0], 0}, one.number = i, one.state = RUNS;
-            if (one.has_begun) continue;
-            one.stack.resize(1 << 15);
-            getcontext(&one.context);
-            one.context.uc_stack.ss_sp = one.stack.data(), one.context.uc_stack.ss_size = one.stack.size();
-            one.context.uc_link = &ends;  // never reached
-            makecontext(&one.context, start, 0);
-        }
-        for (bool is_left = true; is_left;) {
-            is_left = false;
-            for (Thread& one : threads) {
-                if (one.state != RUNS) continue;
-                running = &one, threadIdx = one.at, is_left = true;
-                go_on(one);
-            }
-            for (int i = 0; i < count; i += 32) release(&threads[i], std::min(32, count - i), WAITS_FOR_WARP);
-            release(threads.data(), count, WAITS_FOR_BLOCK);
-        }
-    }
-}
 
 // What a thread passes on is read by the others of its warp after all have passed theirs on, and before any does again.
 template <class T, class Read> static auto exchanged(T value, Read read) {
