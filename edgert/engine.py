@@ -3,8 +3,6 @@
 edgert.load_engine("m.onnx")(array)
 """
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager

@@ -1,7 +1,5 @@
 """Readers of a running pipeline's results: an iterator, the newest result, and an iterator for asyncio."""
 
-from __future__ import annotations
-
 import asyncio
 import math
 import queue

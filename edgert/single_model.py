@@ -3,8 +3,6 @@
 edgert.Model("yolov8n.onnx")("street.jpg").boxes
 """
 
-from __future__ import annotations
-
 import logging
 import weakref
 from collections.abc import Sequence

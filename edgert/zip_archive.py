@@ -5,8 +5,6 @@ the file, is ``edgert-bundle 1 sha256:`` and the SHA-256 of everything before it
 headers, which zip itself does not protect. The digest is no signature.
 """
 
-from __future__ import annotations
-
 import hashlib
 import io
 import re

@@ -5,8 +5,6 @@ save_bundle(path, manifest, members)
 sign_bundle(path, key)
 """
 
-from __future__ import annotations
-
 import contextlib
 import glob
 import tempfile

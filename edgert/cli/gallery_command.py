@@ -1,7 +1,5 @@
 """``edgert gallery``: list the names of a gallery, add images to it, or remove a name."""
 
-from __future__ import annotations
-
 from collections import Counter
 from pathlib import Path
 from typing import Annotated

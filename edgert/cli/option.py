@@ -3,8 +3,6 @@
 An option whose help differs from verb to verb is a function, which takes the sentence that ends the help.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated, Any

@@ -13,6 +13,7 @@ from edgert.cluster import Cluster
 from edgert.dataset import labels, layouts
 from edgert.errors import ConfigError, nearest
 from edgert.evaluation import evaluate_model, score, track_metric
+from edgert.report.quantization_record import ROUNDING
 
 RESAMPLES = 1000
 _INTERVAL = (2.5, 97.5)  # percentiles
@@ -40,8 +41,8 @@ class Comparison:
 
     @property
     def within(self) -> bool | None:
-        """Whether the drop is within the budget; None without one."""
-        return None if self.max_drop is None else self.drop <= self.max_drop
+        """Whether the drop is within the budget, ignoring rounding errors; None without one."""
+        return None if self.max_drop is None else self.drop <= self.max_drop + ROUNDING
 
     @property
     def verdict(self) -> Literal["", "within", "probably within", "probably missed", "missed"]:
@@ -49,7 +50,7 @@ class Comparison:
         if self.max_drop is None:
             return ""
         if self.within:
-            return "within" if self.high <= self.max_drop else "probably within"
+            return "within" if self.high <= self.max_drop + ROUNDING else "probably within"
         return "missed" if self.low > self.max_drop else "probably missed"
 
     def to_json(self) -> dict[str, Any]:

@@ -1,7 +1,5 @@
 """Simulated time: events, and accelerators with queues and shared memory."""
 
-from __future__ import annotations
-
 import heapq
 from collections import deque
 from collections.abc import Callable

@@ -15,7 +15,8 @@ Missing = Literal["accuracy", "speed", "layers", "tensors"]
 REFERENCE = "FP32"
 """Precision with which all others are compared."""
 
-_ROUNDING = 1e-9  # 0.702 - 0.692 must count as 0.010, and not as more
+ROUNDING = 1e-9
+"""Least excess over a budget that counts: 0.702 - 0.692 is 0.010, and not more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +54,7 @@ class AccuracyRow:
     @property
     def kept(self) -> bool | None:
         """Whether the drop is within its budget, ignoring rounding errors; None without a budget."""
-        return None if self.max_drop is None else self.drop <= self.max_drop + _ROUNDING
+        return None if self.max_drop is None else self.drop <= self.max_drop + ROUNDING
 
     @property
     def sure(self) -> bool:
@@ -61,7 +62,7 @@ class AccuracyRow:
         if self.interval is None or self.max_drop is None:
             return True
         low, high = self.interval
-        return high <= self.max_drop + _ROUNDING if self.kept else low > self.max_drop
+        return high <= self.max_drop + ROUNDING if self.kept else low > self.max_drop
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,5 @@
 """Comparison of candidates in interleaved runs, so that changes of the machine's speed affect all of them."""
 
-from __future__ import annotations
-
 import logging
 import math
 import threading

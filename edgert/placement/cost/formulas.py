@@ -1,7 +1,5 @@
 """Cost formulas: peak speeds of a board's accelerators, and times of units and transitions."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from typing import Literal
 

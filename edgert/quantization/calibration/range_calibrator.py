@@ -3,8 +3,6 @@
 Threads, processes of this machine or workers of a Dask cluster count small shards of the images.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import logging

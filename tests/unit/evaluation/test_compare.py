@@ -1,5 +1,7 @@
 """Comparisons: the drop, how sure it is, and the budget."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -53,6 +55,14 @@ def test_the_verdict_says_how_sure_it_is(flips: int, max_drop: float, verdict: s
     assert found.verdict == verdict
     assert found.within is ("within" in verdict)
     assert found.to_json()["verdict"] == verdict
+
+
+def test_a_drop_of_the_whole_budget_is_within_it_whatever_its_last_bit() -> None:
+    found = replace(
+        compare(result(top1=mean_of([1.0])), result(top1=mean_of([1.0]))), drop=0.702 - 0.692, max_drop=0.01
+    )
+    assert found.drop > 0.01 and found.within and replace(found, high=found.drop).verdict == "within"
+    assert not replace(found, drop=0.0101).within
 
 
 def test_agreement_is_compared_with_itself() -> None:

@@ -3,8 +3,6 @@
 A viewer posts an offer to the address of a stream, and deletes the address in the answer when it leaves.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections.abc import Mapping
