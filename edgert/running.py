@@ -105,7 +105,7 @@ class Running:
         self.tracing = Tracing(self.assembly.graph.record, environment.clock.now_ns)
         self.sources = self._api_sources()
         self._has_taps, self.turn = False, threading.RLock()
-        self.changing, self._has_frozen = threading.Lock(), False
+        self.changing, self._has_frozen, self._unfreezes = threading.Lock(), False, False
         self.swaps: dict[str, ModelSwap] = {}
         self._socket: ControlSocket | None = None
         self.written: PipelineConfig | None = None
@@ -297,7 +297,7 @@ class Running:
             if not (self.runner.has_stuck_threads or has_stuck_call):  # they still use the memory
                 self.assembly.close()
             self.runner.release_threads()
-            if self._has_frozen and not any(one._has_frozen for one in _OPEN):
+            if self._unfreezes and not any(one._unfreezes for one in _OPEN):
                 gc.unfreeze()
             self.__dict__.pop("control", None)
 
@@ -413,9 +413,10 @@ class Running:
     def shorten_collections(self) -> None:
         """Leave present objects out of garbage collections until the end: a full one stops all threads for 50 ms.
 
-        A program that does so itself decides alone: nobody can undo one freeze and leave another.
+        Those that the program had left out itself stay out, and with them those of the pipeline: it is all or none.
         """
-        if not self._has_frozen and (not gc.get_freeze_count() or any(one._has_frozen for one in _OPEN)):
+        if not self._has_frozen:
+            self._unfreezes = not gc.get_freeze_count() or any(one._unfreezes for one in _OPEN)
             gc.freeze()
             self._has_frozen = True
 

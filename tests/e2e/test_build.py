@@ -51,7 +51,7 @@ def test_a_second_build_does_nothing_and_says_so_line_by_line(built: tuple[Path,
     home, first_s = built
     before = (home / "dock.edgert").stat()
     options = ("--board", "orin-nx-16gb", "-o", "dock.edgert", "--json", "-")
-    done = in_process("build", "hello", *options, cwd=home, env=env(home))
+    done = edgert("build", "hello", *options, cwd=home, env=env(home))
     assert done.returncode == 0 and not done.stderr
     *events, end = map(json.loads, done.stdout.splitlines())
     assert {event["state"] for event in events} == {"started", "cached", "skipped"}
@@ -64,7 +64,7 @@ def test_a_second_build_does_nothing_and_says_so_line_by_line(built: tuple[Path,
 
 def test_another_score_rebuilds_nothing_but_the_bundle(home: Path) -> None:
     options = ("--board", "orin-nx-16gb", "--set", "models.parts.task.score=0.3", "-o", "other.edgert", "--json", "-")
-    done = in_process("build", "hello", *options, cwd=home, env=env(home))
+    done = edgert("build", "hello", *options, cwd=home, env=env(home))
     assert done.returncode == 0, done.stderr
     *events, end = map(json.loads, done.stdout.splitlines())
     assert [event["step"] for event in events if event["state"] == "done"] == ["bundle"] and end["written"]
