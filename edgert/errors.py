@@ -201,21 +201,31 @@ def cause(error: Exception) -> str:
     return (error.strerror if isinstance(error, OSError) else None) or str(error)
 
 
-@contextmanager
-def raised_as(
-    kind: type[EdgertError],
-    what: str,
-    *,
-    of: type[Exception] | tuple[type[Exception], ...] = OSError,
-    why: str = "",
-    where: str = "",
-    fix: str = "",
-) -> Iterator[None]:
-    """Raise an error of edgert in place of errors ``of`` some kind in the block; by default their cause is ``why``."""
-    try:
-        yield
-    except of as error:
-        raise kind(what, why=why or cause(error), where=where, fix=fix) from error
+class raised_as:  # noqa: N801 - reads as contextlib's
+    """Raise an error of edgert in place of errors ``of`` some kind in the block; by default their cause is ``why``.
+
+    A class, as the frames of a generator would keep the error, and all that the block uses, until a collection.
+    """
+
+    def __init__(
+        self,
+        kind: type[EdgertError],
+        what: str,
+        *,
+        of: type[Exception] | tuple[type[Exception], ...] = OSError,
+        why: str = "",
+        where: str = "",
+        fix: str = "",
+    ) -> None:
+        self._kind, self._of, self._texts = kind, of, (what, why, where, fix)
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        if isinstance(error, self._of):
+            what, why, where, fix = self._texts
+            raise self._kind(what, why=why or cause(error), where=where, fix=fix) from error
 
 
 @contextmanager

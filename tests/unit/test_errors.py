@@ -3,6 +3,7 @@ import json
 import logging
 import os
 import re
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,8 @@ from typer.testing import CliRunner
 from edgert import errors
 from edgert.cli import app
 from edgert.cli.file_commands import explanation_title, explanations
-from edgert.errors import BuildError, ConfigError, EdgertError, cause, error_of, nearest
+from edgert.errors import BuildError, ConfigError, EdgertError, StageError, cause, error_of, nearest, raised_as
+from tests.helpers.growth import is_freed
 
 
 def test_the_message_has_all_that_is_known_in_the_promised_order() -> None:
@@ -118,3 +120,22 @@ def test_explain_prints_a_page_or_names_the_codes(capsys: pytest.CaptureFixture[
         explanation_title(text) for text in explanations().values()
     )
     assert "did you mean 'E103'" in str(runner.invoke(app, ["explain", "E1033"]).exception)
+
+
+def test_an_error_in_place_of_another_keeps_nothing_of_the_block_alive() -> None:
+    def failed() -> object:
+        with suppress(StageError):
+            inside()
+        return made.pop()
+
+    def inside() -> None:
+        held = Held()
+        made.append(held)
+        with raised_as(StageError, "it failed"):
+            raise OSError(held)
+
+    class Held:
+        pass
+
+    made: list[object] = []
+    assert is_freed(failed)
