@@ -22,7 +22,7 @@ from edgert.stages.sink.image_files import ImagesSink
 from edgert.stages.sink.results import JsonlSink
 from edgert.stages.sink.retention import Rules
 from edgert.stages.sink.video import VideoSink
-from tests.helpers.command import ROOT, environment, in_process
+from tests.helpers.command import ROOT, environment, in_process, start
 from tests.helpers.frames import frame_of, result_of
 from tests.helpers.waiting import wait_until
 from tests.helpers.written import opened
@@ -46,36 +46,29 @@ def python(program: str, *arguments: str) -> subprocess.Popen[bytes]:
 
 
 @pytest.fixture
-def live(tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
+def live(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
     (tmp_path / "live.yaml").write_text(PIPELINE)
-    with run(tmp_path) as process:
-        until(lambda: (tmp_path / "out.mp4").exists() and (tmp_path / "images" / "cam_000000.jpg").exists(), process)
-        yield process
-        process.kill()
-
-
-def run(folder: Path, *more: str) -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-m", "edgert", "run", "live.yaml", *more]
-    return subprocess.Popen(command, cwd=folder, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-
-
-def until(ready: object, process: subprocess.Popen[bytes]) -> None:
-    wait_until(lambda: ready() or process.poll() is not None)  # type: ignore[operator]
-    assert ready()  # type: ignore[operator]
+    with start("run", "live.yaml", cwd=tmp_path) as process:
+        try:
+            made = tmp_path / "out.mp4", tmp_path / "images" / "cam_000000.jpg"
+            wait_until(lambda: all(path.exists() for path in made) or process.poll() is not None)
+            yield process
+        finally:
+            process.kill()
 
 
 @pytest.mark.parametrize(
     ("stage", "others"), [("video", "events pictures"), ("events", "video pictures"), ("pictures", "video events")]
 )
 def test_a_second_process_is_told_who_writes_the_file(
-    live: subprocess.Popen[bytes], tmp_path: Path, stage: str, others: str
+    live: subprocess.Popen[str], tmp_path: Path, stage: str, others: str
 ) -> None:
     elsewhere = [f"--set=stages.{name}.path=else/{name}" + ".mp4" * (name == "video") for name in others.split()]
-    with run(tmp_path, *elsewhere) as second:
+    with start("run", "live.yaml", *elsewhere, cwd=tmp_path) as second:
         _, error = second.communicate(timeout=60)
     assert second.returncode == 1, error
-    assert f"another process writes it: python3, process {live.pid}".encode() in error.replace(b"python,", b"python3,")
-    assert f"stages.{stage}".encode() in error
+    assert f"another process writes it: python3, process {live.pid}" in error.replace("python,", "python3,")
+    assert f"stages.{stage}" in error
     assert live.poll() is None
 
 
