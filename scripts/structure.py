@@ -59,7 +59,7 @@ class Tree:
 
 # Size. Lower a bar when the tree shrinks; to raise one, say in the commit what it pays for.
 
-LINES, TEST_LINES, FILES = 125_072, 126_112, 603  # goals: 100,000, 103,000 and 500
+LINES, TEST_LINES, FILES = 125_077, 126_112, 605  # goals: 100,000, 103,000 and 500
 LONGEST_FUNCTION, RUNTIME_FIELDS = 80, 12
 
 

@@ -28,7 +28,7 @@ class Typed(NamedTuple):
 
 
 End = Dims | Typed | onnx.ValueInfoProto | None
-"""Shape of an input or output, which is float32 unless told otherwise; None for an unknown one."""
+"""Shape of an input or output, float32 by default; None for an unknown one."""
 
 
 def value(name: str, shape: Dims | None, dtype: str | int = "float32") -> onnx.ValueInfoProto:

@@ -21,7 +21,8 @@ from edgert.runtime.records import Classification, Crops, Detections, Result, la
 from edgert.stages.context import Context, SimpleStage
 from edgert.stages.zones.areas import NEVER, ClassTable, Zones, ZonesSection, class_numbers
 from edgert.stages.zones.by_track import ByTrack
-from edgert.stages.zones.section import RuleSection, is_tracked, is_within
+from edgert.stages.zones.schedule import is_within
+from edgert.stages.zones.section import RuleSection, is_tracked
 
 Phase = Literal["begin", "update", "end"]
 _REMEMBERED_NS = 60 * 10**9

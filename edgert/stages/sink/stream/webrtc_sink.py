@@ -18,8 +18,9 @@ from edgert.stages.sink.client_limits import is_loopback
 from edgert.stages.sink.stream.broadcast import Streams
 from edgert.stages.sink.stream.whep import WhepVideo
 from edgert.stages.sink.tcp_server import listen
-from edgert.stages.sink.web.http_exchange import Exchange, Request, Response, inlined_page, text
+from edgert.stages.sink.web.http_exchange import Exchange, Request, Response, text
 from edgert.stages.sink.web.http_server import Access, HttpServer, address_of
+from edgert.stages.sink.web.inlined_page import inlined_page
 
 log = logging.getLogger("edgert.sink")
 

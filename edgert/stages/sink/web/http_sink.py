@@ -27,8 +27,9 @@ from edgert.stages.sink.tcp_connection import Connection
 from edgert.stages.sink.tcp_server import listen
 from edgert.stages.sink.web.clip_index import RANGE, ClipIndex
 from edgert.stages.sink.web.event_log import EventLog
-from edgert.stages.sink.web.http_exchange import Exchange, Request, Response, inlined_page, text
+from edgert.stages.sink.web.http_exchange import Exchange, Request, Response, text
 from edgert.stages.sink.web.http_server import Access, HttpServer, address_of
+from edgert.stages.sink.web.inlined_page import inlined_page
 from edgert.stages.sink.web.live_images import LARGE_PX, TILES_PX, LiveImages
 
 _LOG = logging.getLogger(__name__)

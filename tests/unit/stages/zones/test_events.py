@@ -12,7 +12,7 @@ from edgert.clock import rfc3339
 from edgert.errors import StageError
 from edgert.runtime import Classification, Crops, Result
 from edgert.stages.zones.rules import Event, Events
-from edgert.stages.zones.section import is_within, parse_hours
+from edgert.stages.zones.schedule import is_within, parse_hours
 from tests.helpers.moving import Scene, events_stage, zones_stage
 
 YARD, GATE = ((0.5, 0), (1, 0), (1, 1), (0.5, 1)), ((50, 0), (50, 100))
